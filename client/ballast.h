@@ -1,0 +1,166 @@
+/* ballast: the client of a trainer rank. The one public header of libballast.
+ *
+ *     #include <ballast.h>
+ *     #include <stdio.h>
+ *
+ *     int main(void) {
+ *         struct ballast_options options = BALLAST_OPTIONS_INIT;
+ *         struct ballast *client = NULL;
+ *         options.socket = "/run/ballast/ballast.sock";
+ *         options.dp = 0;
+ *         options.cp = 1; // this rank's place in the mesh
+ *         if (ballast_open(&options, &client) < 0) {
+ *             fprintf(stderr, "%s\n", ballast_error(client));
+ *             return 1;
+ *         }
+ *         const struct ballast_batch *batch;
+ *         int event;
+ *         while ((event = ballast_next(client, -1, &batch)) > 0) {
+ *             if (event == BALLAST_BATCH) {
+ *                 static int tokens[1 << 18], labels[1 << 18], positions[1 << 18];
+ *                 ballast_gather(client, batch, BALLAST_TOKENS, BALLAST_INT32, tokens, 1 << 18);
+ *                 ballast_gather(client, batch, BALLAST_LABELS, BALLAST_INT32, labels, 1 << 18);
+ *                 ballast_gather(client, batch, BALLAST_POSITIONS, BALLAST_INT32, positions, 1 <<
+ * 18);
+ *                 // ... forward and backward over batch->rows rows ...
+ *                 ballast_release(client, batch);
+ *             } else if (event == BALLAST_END_OF_STEP) {
+ *                 // ... optimizer step ...
+ *                 ballast_commit(client, ballast_step(client));
+ *             } else {
+ *                 break; // BALLAST_END_OF_DATA
+ *             }
+ *         }
+ *         ballast_close(client);
+ *         return event < 0;
+ *     }
+ *
+ * Every function returns 0 or more, or a negative errno; ballast_error() then gives the sentence.
+ * A client belongs to one thread at a time and is not for use after fork. */
+#ifndef BALLAST_H
+#define BALLAST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ballast; /* opaque; from ballast_open to ballast_close */
+
+/* What this rank needs of a batch: the first pipeline stage tokens, the last labels. */
+enum ballast_part { BALLAST_PART_PLAN = 1, BALLAST_PART_TOKENS = 2, BALLAST_PART_LABELS = 4 };
+
+struct ballast_options {
+    size_t size;        /* sizeof(struct ballast_options), set by BALLAST_OPTIONS_INIT */
+    const char *socket; /* path of the daemon's control socket; NULL: $BALLAST_SOCKET, else
+                           /run/ballast/ballast.sock */
+    uint32_t dp, pp, cp, tp;
+    uint32_t parts;         /* bits of enum ballast_part; default tokens and labels */
+    uint32_t credits;       /* batches in flight; default 4 */
+    int connect_timeout_ms; /* how long to wait for the daemon, also on reconnect; default 30000 */
+    const uint8_t *job_digest; /* 16 bytes that the daemon's job must have, or NULL */
+    const char *name;          /* for the daemon's log; NULL: program name */
+    uint64_t from_step; /* first batch wanted; UINT64_MAX (default): the daemon's next step */
+    uint32_t from_index;
+};
+#define BALLAST_OPTIONS_INIT                                                                       \
+    {                                                                                              \
+        sizeof(struct ballast_options), NULL, 0, 0, 0, 0,                                          \
+            BALLAST_PART_TOKENS | BALLAST_PART_LABELS, 4, 30000, NULL, NULL, UINT64_MAX, 0         \
+    }
+
+/* What the daemon says of the job. */
+struct ballast_job {
+    uint8_t job_digest[16];
+    uint32_t dp, pp, cp, tp; /* sizes of the mesh */
+    uint64_t next_step;      /* first step not committed, at connect time */
+    uint32_t micro_batches;  /* per data-parallel replica and step */
+    uint64_t tokens_max;     /* rows of a micro-batch over all context-parallel ranks, at most */
+    uint32_t token_bytes;    /* 2 or 4 in the slot */
+    uint64_t generation;
+};
+
+/* A run of query rows of one document on this rank, in row order. */
+struct ballast_fragment {
+    uint32_t document; /* index in batch->documents */
+    uint32_t start;    /* first row, from the start of the document part */
+    uint32_t length;
+    uint32_t row; /* first row in this rank's arrays */
+};
+
+struct ballast_document {
+    uint32_t dataset;
+    uint64_t document;
+    uint32_t offset, length, document_length;
+    uint64_t nominal_step, epoch;
+};
+
+/* One micro-batch as this rank sees it. Borrowed: valid until ballast_release. */
+struct ballast_batch {
+    uint64_t step;
+    uint32_t dp, index;
+    uint8_t plan_digest[16];
+    uint32_t layout; /* number of ballast.proto's Layout */
+    uint64_t rows;   /* of this rank, padding included */
+    uint64_t pad_rows;
+    uint64_t loss_denominator, label_tokens; /* of the whole step */
+    uint64_t waited_us;                      /* time ballast_next waited for this batch */
+    uint32_t document_count, fragment_count;
+    const struct ballast_document *documents;
+    const struct ballast_fragment *fragments;
+};
+
+enum ballast_event { BALLAST_BATCH = 1, BALLAST_END_OF_STEP = 2, BALLAST_END_OF_DATA = 3 };
+enum ballast_column { BALLAST_TOKENS = 1, BALLAST_LABELS = 2, BALLAST_POSITIONS = 3 };
+enum ballast_type { BALLAST_INT32 = 4, BALLAST_INT64 = 8 };
+
+/* Connects, says who this rank is, maps the slab. On failure *client is still set (unless memory
+ * ran out) so that ballast_error can be asked; close it in any case. */
+int ballast_open(const struct ballast_options *options, struct ballast **client);
+void ballast_close(struct ballast *client); /* NULL is fine; open batches become invalid */
+
+/* The reason of the last failure, valid until the next call. Never NULL. */
+const char *ballast_error(const struct ballast *client);
+int ballast_job(const struct ballast *client, struct ballast_job *out);
+
+/* Waits for what comes next, at most timeout_ms (-1: for ever, 0: not at all). Returns an enum
+ * ballast_event, 0 after the timeout. Reconnects by itself when the daemon was restarted and goes
+ * on at the right batch. */
+int ballast_next(struct ballast *client, int timeout_ms, const struct ballast_batch **batch);
+
+/* The step of the last event. */
+uint64_t ballast_step(const struct ballast *client);
+
+/* Digest of the step that ended (after BALLAST_END_OF_STEP), 16 bytes: compare it over ranks. */
+const uint8_t *ballast_digest(const struct ballast *client);
+
+/* Copies one column of this rank's rows into `out` (`capacity` elements of `type`): tokens; labels
+ * (next token of the same document, -100 at its end and on pad rows); positions (from the start of
+ * the part, 0 on pad rows). Returns the rows written, -ENOBUFS if they do not fit, -ESTALE if the
+ * slot was reused under a client that was too slow, -EINVAL without that part. */
+int64_t ballast_gather(struct ballast *client, const struct ballast_batch *batch,
+                       enum ballast_column column, enum ballast_type type, void *out,
+                       size_t capacity);
+
+/* cu_seqlens of this rank's fragments: query side (prefix sums of lengths) and key side (prefix
+ * sums of start + length), fragment_count + 1 entries each; either may be NULL. Returns the
+ * entries. */
+int ballast_cu_seqlens(const struct ballast_batch *batch, int32_t *q, int32_t *k, size_t capacity);
+
+/* The batch is no longer needed; its slot may be reused. */
+int ballast_release(struct ballast *client, const struct ballast_batch *batch);
+
+/* The optimizer step is done; durable when this returns 0. */
+int ballast_commit(struct ballast *client, uint64_t step);
+
+/* For foreign event loops: poll ballast_fd for reading, then call ballast_next(client, 0, ...)
+ * until it returns 0. The fd changes after a reconnect. */
+int ballast_fd(const struct ballast *client);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,1 @@
+#include "corpus/catalog.h"

@@ -1,0 +1,42 @@
+/* dataset: one tokenized corpus on disk, a Megatron indexed dataset (PREFIX.idx, PREFIX.bin).
+ *
+ * Opening validates everything that can be validated without reading the tokens (every
+ * check is listed in corpus/megatron.h) and refuses with file, offset and remedy. A sequence is a
+ * document. Immutable after open, any thread. Files are read with pread and io_uring, never mapped,
+ * so a file that shrinks later is an error of a read and not a signal. */
+#ifndef BALLAST_CORPUS_DATASET_H
+#define BALLAST_CORPUS_DATASET_H
+
+#include "planner/error.h"
+
+#include <stdint.h>
+
+struct dataset;
+
+/* `prefix` is the path without .idx/.bin; `name` is for messages. On success *out is the caller's
+ * until dataset_close (which takes NULL). */
+int dataset_open(const char *name, const char *prefix, struct dataset **out, struct error *error);
+void dataset_close(struct dataset *dataset);
+
+const char *dataset_name(const struct dataset *dataset);
+const char *dataset_prefix(const struct dataset *dataset);
+const char *dataset_bin_path(const struct dataset *dataset);
+int dataset_bin_fd(const struct dataset *dataset);
+uint64_t dataset_documents(const struct dataset *dataset);
+uint64_t dataset_tokens(const struct dataset *dataset);
+uint64_t dataset_bin_bytes(const struct dataset *dataset);
+
+/* Bytes of one token in the file: 1, 2, 4 or 8; dtype is Megatron's code; signed types may not hold
+ * negative ids. */
+uint32_t dataset_width(const struct dataset *dataset);
+uint8_t dataset_dtype(const struct dataset *dataset);
+
+/* Tokens of document i and byte offset of its first token; i < documents. */
+uint32_t dataset_length(const struct dataset *dataset, uint64_t i);
+uint64_t dataset_offset(const struct dataset *dataset, uint64_t i);
+
+/* 128-bit fingerprint: .bin size, dtype and all lengths hashed, and 64 keyed 4 KB samples of .bin;
+ * never paths or times. Computed on first call by reading the samples. */
+int dataset_fingerprint(const struct dataset *dataset, uint8_t out[16], struct error *error);
+
+#endif

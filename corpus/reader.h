@@ -1,0 +1,81 @@
+/* reader: byte extents from files, asynchronously; the seam where storage begins.
+ *
+ * A job is a list of extents (contiguous file ranges, at most 1 MB each, scattered into memory by
+ * iovecs). Jobs are submitted in order and completed in any order. Implementations own their
+ * threads and rings and show an eventfd: reader_uring.c (io_uring), reader_pool.c (preadv threads),
+ * and tests/ has one that lies. Short reads are continued, EINTR and EAGAIN re-issued; end of file
+ * inside an extent is -EIO ("shorter than its index says").
+ * Threads: submit and reap from one thread only; the eventfd may be polled by that thread's loop.
+ */
+#ifndef BALLAST_CORPUS_READER_H
+#define BALLAST_CORPUS_READER_H
+
+#include "planner/error.h"
+
+#include <stdint.h>
+#include <sys/uio.h>
+
+#define READ_EXTENT_BYTES_MAX  (1u << 20)
+#define READ_EXTENT_IOVECS_MAX 256u
+
+struct read_extent {
+    int fd;
+    uint32_t iovec_count; /* 1..READ_EXTENT_IOVECS_MAX */
+    uint64_t offset;      /* bytes */
+    struct iovec *iovecs; /* the job's memory; consumed (moved forward) while reading */
+};
+
+struct read_job {
+    struct read_extent *extents; /* the submitter's, untouched until the job is reaped */
+    uint32_t extent_count;       /* > 0 */
+    /* Set by the reader when the job is reaped: */
+    int result;             /* 0, or the negative errno of the first extent that failed */
+    uint32_t failed_extent; /* which, when result < 0 */
+    /* The reader's while in flight: */
+    uint32_t pending;
+    struct read_job *next;
+};
+
+struct reader;
+
+struct reader_ops {
+    /* Takes the job; 0, or -ENOBUFS when the queue (reader_options.jobs_max) is full. */
+    int (*submit)(struct reader *reader, struct read_job *job);
+    /* Next finished job, NULL when there is none right now. Never blocks. */
+    struct read_job *(*reap)(struct reader *reader);
+    void (*close)(struct reader *reader); /* waits for what is in flight, frees */
+};
+
+struct reader {
+    const struct reader_ops *ops;
+    const char *backend; /* "io_uring" or "pread" */
+    int event_fd;        /* readable when reap may have something; drain it with read(2) */
+};
+
+struct reader_options {
+    uint32_t queue_depth; /* extents in flight */
+    uint32_t threads;     /* pread pool */
+    uint32_t jobs_max;
+};
+
+enum reader_backend { READER_AUTO = 0, READER_URING = 1, READER_PREAD = 2 };
+
+/* Opens by probing: AUTO tries io_uring (ring, opcodes) and falls back to the pool; `why` (may be
+ * NULL) then receives the reason for the fallback, to be logged once by the caller. */
+int reader_open(enum reader_backend backend, const struct reader_options *options,
+                struct reader **out, struct error *why, struct error *error);
+int reader_uring_open(const struct reader_options *options, struct reader **out,
+                      struct error *error);
+int reader_pool_open(const struct reader_options *options, struct reader **out,
+                     struct error *error);
+void reader_close(struct reader *reader);
+
+static inline int reader_submit(struct reader *reader, struct read_job *job) {
+    return reader->ops->submit(reader, job);
+}
+
+static inline struct read_job *reader_reap(struct reader *reader) {
+    return reader->ops->reap(reader);
+}
+
+#endif

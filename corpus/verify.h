@@ -1,0 +1,20 @@
+/* verify: reads a whole dataset once: every token id within vocab, every document readable. */
+#ifndef BALLAST_CORPUS_VERIFY_H
+#define BALLAST_CORPUS_VERIFY_H
+
+#include "corpus/dataset.h"
+
+struct verify_result {
+    uint64_t documents, tokens, bytes, empty_documents;
+    uint64_t token_max;
+    uint32_t length_p50, length_p90, length_p99, length_max;
+    uint8_t fingerprint[16];
+};
+
+/* vocab 0: ids are only checked against the dtype. `progress` may be NULL; called with bytes done
+ * and bytes in all. -EBADMSG or -EIO with document, file and byte offset of the first offence. */
+int verify_dataset(const struct dataset *dataset, uint64_t vocab,
+                   void (*progress)(uint64_t done, uint64_t total, void *context), void *context,
+                   struct verify_result *result, struct error *error);
+
+#endif

@@ -1,0 +1,55 @@
+/* model: what a document is predicted to cost, as the packer and the queues see it.
+ *
+ * W(document) = W_a(length) + W_l(length): attention, quadratic, plus everything else, linear
+ * through 0, so work adds up over the documents of a micro-batch (WLB-LLM eq. 2). One pipeline
+ * stage, one context-parallel rank's share, forward + backward, in ns.
+ * W_a comes from sharding's tile cost as a monotone table with linear interpolation; W_l from the
+ * model's shape at the machine's rates. `cost = L2/C` prices W = L*(L+C) in plain numbers instead.
+ */
+#ifndef BALLAST_PLANNER_MODEL_H
+#define BALLAST_PLANNER_MODEL_H
+
+#include "planner/error.h"
+#include "sharding/cost.h"
+
+#include <stdint.h>
+
+#define WORK_KNOTS_MAX 512u
+
+/* The [model] section: global shape and the machine's rates. */
+struct model_options {
+    uint32_t layers;
+    uint32_t hidden;
+    uint32_t ffn;
+    uint32_t q_heads;  /* of the whole model */
+    uint32_t kv_heads; /* of the whole model */
+    uint32_t head_dim;
+    uint32_t sm_margin;
+    uint64_t gemm_flops_per_ns;   /* 600,000: 600 TFLOP/s */
+    uint64_t memory_bytes_per_us; /* 2,800,000: 2.8 TB/s */
+    uint64_t cost_linear; /* C of `cost = L2/C`; 0: the analytic model prices packing as well */
+};
+
+struct work_model {
+    struct tile_model tiles; /* prices layouts, always */
+    uint64_t cost_linear;    /* as above */
+    uint32_t knots;
+    uint32_t lengths[WORK_KNOTS_MAX];      /* strictly ascending, [0] = 0 */
+    uint64_t attention_ps[WORK_KNOTS_MAX]; /* W_a of one stage and CP share, non-decreasing */
+    uint64_t linear_ps;                    /* W_l per token, one stage, one CP rank's share */
+    uint32_t stage_layers;                 /* ceil(layers / pp) */
+    char name[64];                         /* "analytic" or "cost:L2/24576" */
+};
+
+/* Builds the tables for lengths up to length_max. Refuses, naming the key and the remedy, head
+ * counts that tp does not divide, a head_dim without figures, pp > layers, zero rates. */
+int work_model_init(struct work_model *model, const struct model_options *options, uint32_t cp,
+                    uint32_t pp, uint32_t tp, uint32_t length_max, struct error *error);
+
+/* W of one document part; monotone in length, 0 for 0. */
+uint64_t work_of(const struct work_model *model, uint32_t length);
+
+/* W_l of `rows` rows of one context-parallel rank, one stage, ns (MicroBatch.other_ns). */
+uint64_t work_other_ns(const struct work_model *model, uint64_t rows);
+
+#endif

@@ -1,0 +1,76 @@
+/* state: all that planning remembers between steps.
+ *
+ *     (plan(k), state(k+1)) = plan_step(state(k), documents, config)
+ *
+ * Nothing else influences a plan: not time, not ranks, not threads. The encoded form is canonical:
+ * decode(encode(s)) = s and encode(decode(b)) = b. */
+#ifndef BALLAST_PLANNER_STATE_H
+#define BALLAST_PLANNER_STATE_H
+
+#include "planner/error.h"
+#include "planner/source.h"
+#include "queues/bands.h"
+
+#define DELAY_BUCKETS 65u /* delays of 0..63 steps, and 64 or more */
+
+/* Tokens delivered from one dataset, by delay. */
+struct delay_counts {
+    uint64_t delivered_tokens;
+    uint64_t delivered_documents; /* first parts */
+    uint64_t delay_token_steps;   /* sum of tokens * delay */
+    uint64_t delay_max;           /* steps */
+    uint64_t tokens_by_delay[DELAY_BUCKETS];
+};
+
+enum waiting_kind { WAITING_IN_BAND = 0, WAITING_LEFT_OVER = 1 };
+
+struct waiting {
+    struct document document;
+    enum waiting_kind kind;
+    uint32_t bin; /* while draining: bin number, step = drain_start + bin / N; 0 otherwise */
+};
+
+struct plan_state {
+    uint64_t step;          /* the step to be planned next */
+    uint64_t target_tokens; /* target(step): nominal tokens of all steps before it */
+    uint64_t stream_tokens; /* tokens taken from the source: offset of the next part */
+    uint64_t stream_parts;  /* parts taken: stream_index of the next */
+    uint64_t delivered_tokens;
+    uint64_t band_released[BANDS_MAX]; /* documents released from each band, cumulative */
+    uint64_t leftover_released;        /* leftovers placed later, cumulative */
+    bool draining;
+    uint64_t drain_start; /* first step of the drain, while draining */
+    uint32_t drain_steps; /* m */
+    struct source_cursor cursor;
+    struct delay_counts *delays; /* one per dataset */
+    struct waiting *waiting;     /* by stream_index; while draining by (bin, row order) */
+    uint32_t waiting_count;
+    uint32_t waiting_max; /* capacity, fixed at creation */
+};
+
+/* A state at step 0 of a stream with `datasets` datasets; NULL when out of memory. The owner frees
+ * it with plan_state_destroy (NULL is fine). */
+struct plan_state *plan_state_create(uint32_t datasets, uint32_t waiting_max);
+void plan_state_destroy(struct plan_state *state);
+
+/* Copies; both must have been created with the same sizes. */
+void plan_state_copy(struct plan_state *to, const struct plan_state *from);
+
+/* Canonical bytes: a header (magic, version), minimal LEB128 integers, XXH3-64 at the end. At most
+ * 24 bytes per waiting document. Returns the bytes needed, writes only if they fit `capacity`. */
+size_t plan_state_encode(const struct plan_state *state, uint8_t *out, size_t capacity);
+
+/* Fills `state` (created with the same dataset count). Refuses, with the offset, whatever
+ * plan_state_encode would not have written: -EBADMSG damaged, -ENOSYS a newer version, -ENOBUFS
+ * more waiting documents than waiting_max, -EINVAL another dataset count. On failure the state is
+ * as after creation. Hostile input is expected here. */
+int plan_state_decode(struct plan_state *state, const uint8_t *bytes, size_t count,
+                      struct error *error);
+
+/* Tokens waiting (queues and leftovers), of one dataset or of all with UINT32_MAX. */
+uint64_t plan_state_waiting_tokens(const struct plan_state *state, uint32_t dataset);
+
+/* arrived = delivered + waiting + dropped for every dataset; the invariant of every step. */
+bool plan_state_conserves(const struct plan_state *state);
+
+#endif

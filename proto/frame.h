@@ -1,0 +1,62 @@
+/* frame: ttrpc framing. 10 bytes: length u32 BE, stream id u32 BE, type u8, flags u8; then `length`
+ * bytes of data.
+ *
+ * The length is judged from the header alone, before any arithmetic or allocation: 0 is legal only
+ * with FRAME_NO_DATA or for an empty request payload; above FRAME_DATA_BYTES_MAX the peer is
+ * answered and cut, nothing is read on and discarded. Pure: bytes in, frames out. */
+#ifndef BALLAST_PROTO_FRAME_H
+#define BALLAST_PROTO_FRAME_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FRAME_HEADER_BYTES   10u
+#define FRAME_DATA_BYTES_MAX (4u << 20)
+
+enum frame_type { FRAME_REQUEST = 1, FRAME_RESPONSE = 2, FRAME_DATA = 3 };
+
+enum frame_flags {
+    FRAME_REMOTE_CLOSED = 1, /* the sender sends no more on this stream */
+    FRAME_REMOTE_OPEN = 2,   /* request: data frames follow */
+    FRAME_NO_DATA = 4,       /* data frame without a message */
+};
+
+struct frame_header {
+    uint32_t length;
+    uint32_t stream;
+    uint8_t type;
+    uint8_t flags;
+};
+
+void frame_header_encode(const struct frame_header *header, uint8_t out[FRAME_HEADER_BYTES]);
+void frame_header_decode(const uint8_t in[FRAME_HEADER_BYTES], struct frame_header *header);
+
+/* Judges a header as the server must: 0, or -EMSGSIZE (too long), -EPROTO (unknown type or flags).
+ * `reason` receives a static sentence on failure. */
+int frame_header_check(const struct frame_header *header, const char **reason);
+
+/* Client streams are odd and strictly rising: 0 and *last updated, or -EPROTO. For new requests. */
+int frame_stream_check(uint32_t stream, uint32_t *last, const char **reason);
+
+/* Collects frames out of a byte stream. The buffer is the caller's and holds at least
+ * FRAME_HEADER_BYTES + the largest frame wanted. */
+struct frame_reader {
+    uint8_t *buffer;
+    size_t capacity;
+    size_t used; /* bytes in the buffer */
+    size_t done; /* bytes of frames already given out */
+};
+
+void frame_reader_init(struct frame_reader *reader, uint8_t *buffer, size_t capacity);
+
+/* Where to put the next bytes and how many fit; then tell how many came. */
+uint8_t *frame_reader_space(struct frame_reader *reader, size_t *bytes);
+void frame_reader_fill(struct frame_reader *reader, size_t bytes);
+
+/* 1: *header and *data (valid until the next frame_reader_space) hold a frame; 0: more bytes are
+ * needed; negative: the header is bad (*header filled, *reason set), the stream cannot go on. */
+int frame_reader_next(struct frame_reader *reader, struct frame_header *header,
+                      const uint8_t **data, const char **reason);
+
+#endif

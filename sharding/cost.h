@@ -1,0 +1,46 @@
+/* cost: the tile model of attention time, the only home of the latency model.
+ *
+ *     T = launch + max(longest tile, (sum over tiles of t0 + blocks * tb) / (SMs - margin))
+ *
+ * A tile is what one thread block computes: 128 query rows x one KV head, the G = q_heads/kv_heads
+ * query heads of the group packed into its rows (floor(128/G) tokens a tile, G <= 128). blocks
+ * counts its 128-key blocks that are not fully masked. Backward tiles own 128 keys of one KV head
+ * and loop over the query tiles at or below the diagonal.
+ * Integer picoseconds; equal tiles are counted, not listed: O(fragments) per rank. */
+#ifndef BALLAST_SHARDING_COST_H
+#define BALLAST_SHARDING_COST_H
+
+#include "sharding/fragment.h"
+
+struct tile_direction {
+    uint64_t launch_ps; /* per call */
+    uint64_t tile_ps;   /* t0 */
+    uint64_t block_ps;  /* tb */
+};
+
+struct tile_model {
+    struct tile_direction forward;
+    struct tile_direction backward;
+    uint32_t sms;       /* streaming multiprocessors */
+    uint32_t sm_margin; /* left to communication; < sms */
+    uint32_t q_heads;   /* per tensor-parallel rank */
+    uint32_t kv_heads;  /* per tensor-parallel rank; divides q_heads */
+};
+
+/* The analytic model of an H100 for head_dim 64 or 128. q_heads and kv_heads are per
+ * tensor-parallel rank. Returns -EINVAL for head dims, head counts or groups it does not cover. */
+int tile_model_analytic(uint32_t head_dim, uint32_t q_heads, uint32_t kv_heads, uint32_t sm_margin,
+                        struct tile_model *out);
+
+/* Predicted attention time of one rank and one layer, forward + backward, in ps; 0 for no
+ * fragments. Fragments of one document must be adjacent in the list (every layout emits them so or
+ * as separate runs, which are then priced as separate K/V slices). Monotone: adding a fragment
+ * never lowers it. */
+uint64_t tile_cost_ps(const struct tile_model *model, const struct fragment *fragments,
+                      uint32_t count);
+
+/* Work of a whole document in SM-picoseconds divided by the SMs in use: the time it adds to a full
+ * machine, one layer, forward + backward, without launch. Monotone in length; 0 for 0. */
+uint64_t tile_document_ps(const struct tile_model *model, uint32_t length);
+
+#endif

@@ -1,0 +1,1 @@
+#include "sharding/layout.h"
