@@ -1,0 +1,144 @@
+#!/usr/bin/python3
+"""One stream, whatever carries it: builds, ranks, readers, depth of plan-ahead, kill -9."""
+
+import os
+import random
+import signal
+import time
+
+from world import (BIN_ASAN, FULL, Oracle, Skip, World, digests, in_order, main, synthetic_documents,
+                   write_corpus)
+
+STEPS = 200
+MICRO_BATCHES = 8
+
+
+def world_with_corpus(**daemon):
+    world = World()
+    datasets = []
+    for seed, weight in ((1, 2), (2, 1), (3, 1)):
+        prefix = os.path.join(world.dir, f"d{seed}")
+        write_corpus(prefix, synthetic_documents(seed, 500, 6000))
+        datasets.append((f"d{seed}", prefix, weight))
+    world.config(datasets, {
+        "job": {"seed": 11},
+        "plan": {"window": 2048, "micro_batches": MICRO_BATCHES, "policy": "wlb:bands"},
+        "parallel": {"dp": 2, "cp": 2, "tp": 2},
+        **{k: v for k, v in daemon.items()},
+    })
+    world.datasets = datasets
+    return world
+
+
+def reference():
+    """Digests of the first steps, planned by ballastctl without a daemon."""
+    with world_with_corpus() as world:
+        answer = world.ctl_json("--config", world.config_path, "plan", "--steps", f"0..{STEPS - 1}")
+        return {s["step"]: s["digest"] for s in answer["steps"]}
+
+
+def run(places, bin_dir=None, **daemon):
+    with world_with_corpus(**daemon) as world:
+        world.start(bin_dir=bin_dir)
+        ranks = [world.rank(*place, bin_dir=bin_dir, steps=STEPS) for place in places]
+        logs = [rank.finish(500) for rank in ranks]
+        world.stop()
+        for lines in logs:
+            in_order(lines, MICRO_BATCHES // 2)
+        return [digests(lines) for lines in logs], logs
+
+
+ALL = [(d, 0, c, t) for d in range(2) for c in range(2) for t in range(2)]
+REFERENCE = {}
+
+
+def expect(found):
+    if not REFERENCE:
+        REFERENCE.update(reference())
+        assert len(REFERENCE) == STEPS
+    for one in found:
+        assert one == REFERENCE
+
+
+def test_one_rank_and_eight_ranks_see_the_digests_that_the_planner_computes_alone():
+    expect(run([(0, 0, 0, 0)])[0])
+    expect(run(ALL)[0])
+
+
+def test_either_reader_gives_the_same_bytes():
+    for place in ((1, 0, 1, 0),):
+        hashes = []
+        for backend in ("io_uring", "pread"):
+            found, logs = run([place], reader={"backend": backend})
+            expect(found)
+            hashes.append([line["tokens_xxh"] for line in logs[0]])
+        assert hashes[0] == hashes[1]
+
+
+def test_any_depth_of_plan_ahead():
+    for depth in (1, 2, 16):
+        expect(run([(0, 0, 1, 1)], daemon={"ahead_steps": depth})[0])
+
+
+def test_the_sanitizer_build_computes_the_same():
+    if not os.path.exists(os.path.join(BIN_ASAN, "ballastd")):
+        raise Skip(f"no sanitizer build in {BIN_ASAN}")
+    expect(run(ALL if FULL else [(0, 0, 0, 0), (1, 0, 1, 1)], bin_dir=BIN_ASAN)[0])
+
+
+def test_kill_9_at_random_moments_changes_nothing():
+    kills = 1000 if FULL else 20
+    seed = int(os.environ.get("BALLAST_SEED", time.time_ns() % 1000000))
+    print(f"      seed {seed} (BALLAST_SEED)", flush=True)
+    rng = random.Random(seed)
+    with world_with_corpus(daemon={"ahead_steps": 4}) as world:
+        world.start()
+        ranks = [world.rank(*place, steps=STEPS * (kills // 20), think_ms=2) for place in ALL]
+        for _ in range(kills):
+            time.sleep(rng.uniform(0.02, 0.35))
+            if all(rank.process.poll() is not None for rank in ranks):
+                break
+            world.kill()
+            time.sleep(rng.choice((0, 0, 0.05)))
+            world.start()
+        logs = [rank.finish(500) for rank in ranks]
+        oracle = Oracle([prefix for _, prefix, _ in world.datasets])
+        for lines, rank in zip(logs, ranks):
+            known = in_order(lines, MICRO_BATCHES // 2)
+            steps = STEPS * (kills // 20)
+            assert len(known) == steps * MICRO_BATCHES // 2, f"rank {rank.place} missed batches"
+            found = digests(lines)
+            for step in list(found)[:STEPS]:
+                assert found[step] == REFERENCE.get(step, found[step])
+        # The bytes, against the files.
+        for step in rng.sample(range(STEPS), 12):
+            plan = world.plan(step)
+            for mb in plan["micro_batches"]:
+                for rank, lines in zip(ranks, logs):
+                    if rank.place[0] == mb["dp"]:
+                        for line in lines:
+                            if (line["step"], line["index"]) == (step, mb["index"]):
+                                assert line["tokens_xxh"] == oracle.hash(mb, rank.place[2])
+
+
+def test_ranks_killed_at_random_moments_resume_at_their_commit():
+    rng = random.Random(5)
+    with world_with_corpus() as world:
+        world.start()
+        steady = world.rank(0, 0, 0, 0, steps=60, think_ms=1)
+        seen = {}
+        for _ in range(6):
+            rank = world.rank(0, 0, 1, 0, steps=60, think_ms=1)
+            time.sleep(rng.uniform(0.05, 0.3))
+            rank.process.send_signal(signal.SIGKILL)
+            rank.process.wait()
+            for line in rank.lines():
+                at = (line["step"], line["index"])
+                content = {k: v for k, v in line.items() if k != "waited_us"}
+                assert seen.setdefault(at, content) == content
+        steady.finish(200)
+        world.stop()
+
+
+if __name__ == "__main__":
+    main(globals())
