@@ -6,7 +6,9 @@
  * query heads of the group packed into its rows (floor(128/G) tokens a tile, G <= 128). blocks
  * counts its 128-key blocks that are not fully masked. Backward tiles own 128 keys of one KV head
  * and loop over the query tiles at or below the diagonal.
- * Integer picoseconds; equal tiles are counted, not listed: O(fragments) per rank. */
+ * Integer picoseconds, rounded up; equal tiles are counted, not listed: O(fragments) per rank.
+ * Sums are 128 bits wide. Results beyond 64 bits become UINT64_MAX: 2^26 rows against each other
+ * stay below it up to 256 query heads on 64 SMs, whatever the group. */
 #ifndef BALLAST_SHARDING_COST_H
 #define BALLAST_SHARDING_COST_H
 

@@ -38,6 +38,9 @@ struct packed_sequence {
 /* Name as in the config ("per-sequence"); NULL for a layout this build does not know. */
 const char *layout_name(enum layout layout);
 
+/* The layout of a name. -EINVAL for a name this build does not know, with `out` untouched. */
+int layout_parse(const char *name, enum layout *out);
+
 /* Fragments of one rank in its row order. Writes at most `capacity` of them and returns how many
  * there are (as snprintf does; `out` may be NULL with capacity 0). rank < cp, cp > 0. */
 uint32_t layout_fragments(enum layout layout, const struct packed_sequence *sequence, uint32_t cp,

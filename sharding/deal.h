@@ -1,0 +1,41 @@
+/* deal: what the layout rules write to, one list of fragments for one rank.
+ *
+ * Private to sharding/: layout.h is the way in. A rule says which runs of rows the rank owns, in
+ * the rank's row order; the list drops empty runs and joins touching ones, so no rule has to. */
+#ifndef BALLAST_SHARDING_DEAL_H
+#define BALLAST_SHARDING_DEAL_H
+
+#include "sharding/layout.h"
+
+struct fragment_list {
+    struct fragment *out;
+    uint32_t capacity;
+    uint32_t count; /* may exceed capacity */
+    struct fragment last;
+};
+
+/* Appends rows [start, start + length) of a document. */
+static inline void fragment_list_append(struct fragment_list *list, uint32_t document,
+                                        uint32_t start, uint32_t length) {
+    if (length == 0) {
+        return;
+    }
+    if (list->count > 0 && list->last.document == document &&
+        list->last.start + list->last.length == start) {
+        list->last.length += length;
+    } else {
+        list->last = (struct fragment){.document = document, .start = start, .length = length};
+        list->count++;
+    }
+    if (list->count <= list->capacity) {
+        list->out[list->count - 1] = list->last;
+    }
+}
+
+/* The rules, as layout.h states them. */
+void per_sequence_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
+                       struct fragment_list *list);
+void per_document_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
+                       struct fragment_list *list);
+
+#endif
