@@ -1,9 +1,10 @@
 /* frame: ttrpc framing. 10 bytes: length u32 BE, stream id u32 BE, type u8, flags u8; then `length`
  * bytes of data.
  *
- * The length is judged from the header alone, before any arithmetic or allocation: 0 is legal only
- * with FRAME_NO_DATA or for an empty request payload; above FRAME_DATA_BYTES_MAX the peer is
- * answered and cut, nothing is read on and discarded. Pure: bytes in, frames out. */
+ * The length is judged from the header alone, before any arithmetic or allocation: above
+ * FRAME_DATA_BYTES_MAX the peer is answered and cut, nothing is read on and discarded. A length of
+ * 0 is an empty message (responses, data), never a request, which at least names its method.
+ * Pure: bytes in, frames out; both sides use it. */
 #ifndef BALLAST_PROTO_FRAME_H
 #define BALLAST_PROTO_FRAME_H
 
@@ -32,15 +33,18 @@ struct frame_header {
 void frame_header_encode(const struct frame_header *header, uint8_t out[FRAME_HEADER_BYTES]);
 void frame_header_decode(const uint8_t in[FRAME_HEADER_BYTES], struct frame_header *header);
 
-/* Judges a header as the server must: 0, or -EMSGSIZE (too long), -EPROTO (unknown type or flags).
- * `reason` receives a static sentence on failure. */
+/* Judges a header by itself: 0, -EMSGSIZE (longer than FRAME_DATA_BYTES_MAX), or -EPROTO (unknown
+ * type or flags, an empty request, FRAME_NO_DATA with data). Whether the type is one that this side
+ * may receive, and on which stream, is the caller's question. `reason` (may be NULL) receives a
+ * static sentence on failure. */
 int frame_header_check(const struct frame_header *header, const char **reason);
 
-/* Client streams are odd and strictly rising: 0 and *last updated, or -EPROTO. For new requests. */
+/* Client streams are odd and strictly rising, for new requests: 0 with *last = stream, or -EPROTO
+ * with the reason (may be NULL). *last starts at 0. */
 int frame_stream_check(uint32_t stream, uint32_t *last, const char **reason);
 
 /* Collects frames out of a byte stream. The buffer is the caller's and holds at least
- * FRAME_HEADER_BYTES + the largest frame wanted. */
+ * FRAME_HEADER_BYTES + the largest frame wanted; a longer frame is -EMSGSIZE. */
 struct frame_reader {
     uint8_t *buffer;
     size_t capacity;
@@ -50,12 +54,14 @@ struct frame_reader {
 
 void frame_reader_init(struct frame_reader *reader, uint8_t *buffer, size_t capacity);
 
-/* Where to put the next bytes and how many fit; then tell how many came. */
+/* Where to put the next bytes and how many fit (never 0 after frame_reader_next returned 0); then
+ * tell how many came. frame_reader_space makes frames given out before invalid. */
 uint8_t *frame_reader_space(struct frame_reader *reader, size_t *bytes);
 void frame_reader_fill(struct frame_reader *reader, size_t bytes);
 
 /* 1: *header and *data (valid until the next frame_reader_space) hold a frame; 0: more bytes are
- * needed; negative: the header is bad (*header filled, *reason set), the stream cannot go on. */
+ * needed; negative: the header is bad (*header filled, *reason set), the stream cannot go on and
+ * every further call says the same. */
 int frame_reader_next(struct frame_reader *reader, struct frame_header *header,
                       const uint8_t **data, const char **reason);
 

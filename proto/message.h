@@ -1,5 +1,9 @@
-/* message: plans as wire messages. Built in an arena, so nothing is freed one by one; pointers into
- * the plan stay borrowed. NULL means the arena is full. */
+/* message: plans and states as wire messages.
+ *
+ * Built in an arena, so nothing is freed one by one; strings and digests stay borrowed from the
+ * plan, which must outlive the message. NULL means the arena is full. Nothing is decided here:
+ * field meanings are ballast.proto's, figures are the planner's. Unpacking needs no code of ours:
+ * protobuf_c_message_unpack(type, &arena->allocator, bytes, data). */
 #ifndef BALLAST_PROTO_MESSAGE_H
 #define BALLAST_PROTO_MESSAGE_H
 
@@ -8,15 +12,22 @@
 #include "planner/state.h"
 #include "proto/arena.h"
 
+/* Any message of `type`, with its fields at their defaults. */
+void *message_create(struct arena *arena, const ProtobufCMessageDescriptor *type);
+
+Ballast__V1__Document *message_document(struct arena *arena, const struct document *document);
+
 /* fragments false leaves RankShard.fragments empty (Plan without them). */
 Ballast__V1__MicroBatch *message_micro_batch(struct arena *arena, const struct step_plan *plan,
                                              uint32_t micro_batch, bool fragments);
 
-/* Micro-batches [first, first + count) of the plan, with everything else of StepPlan. */
+/* Micro-batches [first, first + count) as far as the plan has them, with everything else of
+ * StepPlan. */
 Ballast__V1__StepPlan *message_step_plan(struct arena *arena, const struct step_plan *plan,
                                          uint32_t first, uint32_t count, bool fragments);
 
 Ballast__V1__Balance *message_balance(struct arena *arena, const struct balance *balance);
+Ballast__V1__Release *message_release(struct arena *arena, const struct release *release);
 
 /* Bands, then "leftover", from a state; waiting documents listed when `documents`. `policy_bands`
  * are the options that the state was made with. */
@@ -29,6 +40,8 @@ Ballast__V1__DatasetStatus *message_dataset(struct arena *arena, const struct pl
                                             uint32_t dataset, const char *name, uint64_t documents,
                                             uint64_t tokens);
 
+/* One dataset's delays, weighted by tokens: p50 and p99 are the smallest delays that at least this
+ * share of the tokens does not exceed, 0 when nothing was delivered. */
 Ballast__V1__DatasetDelay *message_delay(struct arena *arena, const struct plan_state *state,
                                          uint32_t dataset, const char *name);
 

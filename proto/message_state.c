@@ -1,0 +1,168 @@
+/* message: states, see message.h. */
+#include "proto/message.h"
+
+#include <stdio.h>
+
+#define PPM 1000000u
+
+/* Queue of a waiting part: its band, or `leftover`, which is also where a part goes that the bands
+ * do not know, so that none is ever missing from the list. */
+static uint32_t message_queue_of(const struct bands_options *bands, const struct waiting *waiting) {
+    uint32_t band = waiting->kind == WAITING_IN_BAND ? bands_of(bands, waiting->document.length)
+                                                     : BAND_NONE;
+    return band == BAND_NONE ? bands->bands : band;
+}
+
+static char *message_band_name(struct arena *arena, uint32_t band) {
+    char name[32];
+    (void)snprintf(name, sizeof name, "band %u", (unsigned)band);
+    return arena_strdup(arena, name);
+}
+
+/* Queue number `queue` without its documents: a band, or, behind the last one, the leftovers. */
+static Ballast__V1__Queue *message_queue(struct arena *arena, const struct plan_state *state,
+                                         const struct bands_options *bands, uint32_t queue) {
+    Ballast__V1__Queue *out = message_create(arena, &ballast__v1__queue__descriptor);
+    if (out == NULL) {
+        return NULL;
+    }
+    if (queue == bands->bands) {
+        out->name = arena_strdup(arena, "leftover");
+        out->released = state->leftover_released;
+    } else {
+        out->name = message_band_name(arena, queue);
+        out->released = state->band_released[queue];
+        out->length_min = bands->length_min[queue];
+        out->length_max = queue + 1 < bands->bands ? bands->length_min[queue + 1] - 1 : 0;
+    }
+    return out->name == NULL ? NULL : out;
+}
+
+static void message_queue_count(Ballast__V1__Queue *queue, const struct document *document) {
+    if (queue->documents == 0 || document->nominal_step < queue->oldest_step) {
+        queue->oldest_step = document->nominal_step;
+    }
+    queue->documents++;
+    queue->tokens += document->length;
+}
+
+static bool message_waiting(struct arena *arena, const struct plan_state *state,
+                            const struct bands_options *bands, Ballast__V1__Queue **queues) {
+    for (uint32_t queue = 0; queue <= bands->bands; queue++) {
+        queues[queue]->waiting = arena_array(arena, queues[queue]->documents,
+                                             sizeof *queues[queue]->waiting);
+        if (queues[queue]->waiting == NULL) {
+            return false;
+        }
+    }
+    for (uint32_t i = 0; i < state->waiting_count; i++) {
+        Ballast__V1__Queue *queue = queues[message_queue_of(bands, &state->waiting[i])];
+        Ballast__V1__Document *document = message_document(arena, &state->waiting[i].document);
+        if (document == NULL) {
+            return false;
+        }
+        queue->waiting[queue->n_waiting++] = document;
+    }
+    return true;
+}
+
+Ballast__V1__QueuesResponse *message_queues(struct arena *arena, const struct plan_state *state,
+                                            const struct bands_options *policy_bands,
+                                            bool documents) {
+    uint32_t count = policy_bands->bands + 1;
+    Ballast__V1__QueuesResponse *out = message_create(arena,
+                                                      &ballast__v1__queues_response__descriptor);
+    Ballast__V1__Queue **queues = arena_array(arena, count, sizeof(Ballast__V1__Queue *));
+    if (out == NULL || queues == NULL) {
+        return NULL;
+    }
+    for (uint32_t queue = 0; queue < count; queue++) {
+        queues[queue] = message_queue(arena, state, policy_bands, queue);
+        if (queues[queue] == NULL) {
+            return NULL;
+        }
+    }
+    for (uint32_t i = 0; i < state->waiting_count; i++) {
+        const struct waiting *waiting = &state->waiting[i];
+        message_queue_count(queues[message_queue_of(policy_bands, waiting)], &waiting->document);
+    }
+    if (documents && !message_waiting(arena, state, policy_bands, queues)) {
+        return NULL;
+    }
+    out->queues = queues;
+    out->n_queues = count;
+    return out;
+}
+
+/* floor(part * scale / whole) without overflow; `empty` when whole is 0. */
+static uint64_t message_ratio(uint64_t part, uint64_t scale, uint64_t whole, uint64_t empty) {
+    return whole == 0 ? empty : (uint64_t)((unsigned __int128)part * scale / whole);
+}
+
+/* Pass of the latest document that arrived: a cursor at the start of a pass has none of it yet. */
+static uint64_t message_epoch(const struct dataset_cursor *cursor) {
+    return cursor->epoch > 0 && cursor->position == 0 ? cursor->epoch - 1 : cursor->epoch;
+}
+
+Ballast__V1__DatasetStatus *message_dataset(struct arena *arena, const struct plan_state *state,
+                                            uint32_t dataset, const char *name, uint64_t documents,
+                                            uint64_t tokens) {
+    const struct dataset_cursor *cursor = &state->cursor.datasets[dataset];
+    const struct delay_counts *delays = &state->delays[dataset];
+    Ballast__V1__DatasetStatus *out = message_create(arena,
+                                                     &ballast__v1__dataset_status__descriptor);
+    if (out == NULL) {
+        return NULL;
+    }
+    out->documents = documents;
+    out->tokens = tokens;
+    out->epoch = message_epoch(cursor);
+    out->arrived_documents = cursor->arrived_documents;
+    out->arrived_tokens = cursor->arrived_tokens;
+    out->delivered_tokens = delays->delivered_tokens;
+    out->waiting_tokens = plan_state_waiting_tokens(state, dataset);
+    out->dropped_tokens = cursor->dropped_tokens;
+    out->dropped_documents = cursor->dropped_documents;
+    out->share_ppm = message_ratio(delays->delivered_tokens, PPM, state->delivered_tokens, PPM);
+    out->truncated_tokens = cursor->truncated_tokens;
+    out->overlong_documents = cursor->overlong_documents;
+    out->empty_documents = cursor->empty_documents;
+    out->name = arena_strdup(arena, name);
+    return out->name == NULL ? NULL : out;
+}
+
+/* Smallest delay that at least `percent` of the delivered tokens do not exceed. */
+static uint64_t message_percentile(const struct delay_counts *delays, unsigned percent) {
+    uint64_t seen = 0;
+    for (uint32_t delay = 0; delay < DELAY_BUCKETS; delay++) {
+        seen += delays->tokens_by_delay[delay];
+        if ((unsigned __int128)seen * 100 >=
+            (unsigned __int128)delays->delivered_tokens * percent) {
+            return delay;
+        }
+    }
+    return DELAY_BUCKETS - 1;
+}
+
+Ballast__V1__DatasetDelay *message_delay(struct arena *arena, const struct plan_state *state,
+                                         uint32_t dataset, const char *name) {
+    const struct delay_counts *delays = &state->delays[dataset];
+    Ballast__V1__DatasetDelay *out = message_create(arena, &ballast__v1__dataset_delay__descriptor);
+    if (out == NULL) {
+        return NULL;
+    }
+    out->mean_milli = message_ratio(delays->delay_token_steps, 1000, delays->delivered_tokens, 0);
+    out->p50 = message_percentile(delays, 50);
+    out->p99 = message_percentile(delays, 99);
+    out->max = delays->delay_max;
+    out->name = arena_strdup(arena, name);
+    out->histogram = arena_array(arena, DELAY_BUCKETS, sizeof *out->histogram);
+    if (out->name == NULL || out->histogram == NULL) {
+        return NULL;
+    }
+    for (uint32_t delay = 0; delay < DELAY_BUCKETS; delay++) {
+        out->histogram[delay] = delays->tokens_by_delay[delay];
+    }
+    out->n_histogram = DELAY_BUCKETS;
+    return out;
+}
