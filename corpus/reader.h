@@ -3,8 +3,10 @@
  * A job is a list of extents (contiguous file ranges, at most 1 MB each, scattered into memory by
  * iovecs). Jobs are submitted in order and completed in any order. Implementations own their
  * threads and rings and show an eventfd: reader_uring.c (io_uring), reader_pool.c (preadv threads),
- * and tests/ has one that lies. Short reads are continued, EINTR and EAGAIN re-issued; end of file
- * inside an extent is -EIO ("shorter than its index says").
+ * and tests/ has one that lies. Short reads are continued, EINTR and EAGAIN re-issued, EIO tried
+ * three times; end of file inside an extent is -EIO ("shorter than its index says"). A job fails
+ * with the lowest extent that failed, whatever the timing; what stands behind that extent may stay
+ * unread.
  * Threads: submit and reap from one thread only; the eventfd may be polled by that thread's loop.
  */
 #ifndef BALLAST_CORPUS_READER_H
@@ -17,12 +19,14 @@
 
 #define READ_EXTENT_BYTES_MAX  (1u << 20)
 #define READ_EXTENT_IOVECS_MAX 256u
+#define READER_QUEUE_DEPTH_MAX 4096u
+#define READER_THREADS_MAX     256u
 
 struct read_extent {
     int fd;
     uint32_t iovec_count; /* 1..READ_EXTENT_IOVECS_MAX */
-    uint64_t offset;      /* bytes */
-    struct iovec *iovecs; /* the job's memory; consumed (moved forward) while reading */
+    uint64_t offset;      /* bytes; moved forward while reading, so it shows where a read failed */
+    struct iovec *iovecs; /* the job's memory, no empty ones; consumed while reading */
 };
 
 struct read_job {
@@ -43,7 +47,9 @@ struct reader_ops {
     int (*submit)(struct reader *reader, struct read_job *job);
     /* Next finished job, NULL when there is none right now. Never blocks. */
     struct read_job *(*reap)(struct reader *reader);
-    void (*close)(struct reader *reader); /* waits for what is in flight, frees */
+    /* Waits for the reads that storage has in hand, starts no others, frees. Jobs not reaped by
+     * then are the submitter's again, their memory holding whatever had arrived. */
+    void (*close)(struct reader *reader);
 };
 
 struct reader {
@@ -53,21 +59,25 @@ struct reader {
 };
 
 struct reader_options {
-    uint32_t queue_depth; /* extents in flight */
-    uint32_t threads;     /* pread pool */
-    uint32_t jobs_max;
+    uint32_t queue_depth; /* extents in flight in io_uring, 1..READER_QUEUE_DEPTH_MAX */
+    uint32_t threads;     /* of the pread pool, each with one extent; 1..READER_THREADS_MAX */
+    uint32_t jobs_max;    /* submitted and not yet reaped, > 0 */
 };
 
 enum reader_backend { READER_AUTO = 0, READER_URING = 1, READER_PREAD = 2 };
 
-/* Opens by probing: AUTO tries io_uring (ring, opcodes) and falls back to the pool; `why` (may be
- * NULL) then receives the reason for the fallback, to be logged once by the caller. */
+/* Opens by probing: AUTO tries io_uring (ring, opcodes, one round trip) and falls back to the pool;
+ * `why` (may be NULL) then receives the reason for the fallback, to be logged once by the caller,
+ * and else has code 0 and no text. -EINVAL for options out of range; otherwise the errno of what
+ * could not be had, named in `error`. On success *out is the caller's until reader_close. */
 int reader_open(enum reader_backend backend, const struct reader_options *options,
                 struct reader **out, struct error *why, struct error *error);
 int reader_uring_open(const struct reader_options *options, struct reader **out,
                       struct error *error);
 int reader_pool_open(const struct reader_options *options, struct reader **out,
                      struct error *error);
+
+/* Takes NULL. */
 void reader_close(struct reader *reader);
 
 static inline int reader_submit(struct reader *reader, struct read_job *job) {

@@ -1,0 +1,75 @@
+/* reader_jobs: what both readers share: jobs on their way, and how an extent is consumed.
+ *
+ * A job passes submit -> take (piece by piece, in order) -> finish (in any order) -> reap. One
+ * mutex guards the two lists; each finished job is announced on the eventfd after it was put on the
+ * list, so a poller that drains the eventfd first and then reaps until NULL never misses one.
+ * Because extents are taken in order and a failure stops the taking only, the extent reported is
+ * the lowest that failed, whatever the timing.
+ * Internal to the readers: nobody else includes this. */
+#ifndef BALLAST_CORPUS_READER_JOBS_H
+#define BALLAST_CORPUS_READER_JOBS_H
+
+#include "corpus/reader.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct reader_jobs {
+    int event_fd;
+    uint32_t jobs_max;
+    uint32_t in_flight;     /* submitted and not reaped; the submitting thread's alone */
+    pthread_mutex_t lock;   /* guards all that follows */
+    pthread_cond_t arrived; /* something to take, or stopping */
+    bool stopping;
+    struct read_job *queued, *queued_last; /* extents of theirs are still to be taken */
+    uint32_t next_extent;                  /* of `queued` */
+    struct read_job *done, *done_last;
+};
+
+/* Consecutive extents of one job, for one taker. */
+struct read_piece {
+    struct read_job *job;
+    uint32_t first_extent;
+    uint32_t extent_count;
+};
+
+/* -EINVAL, with the option and its range, when one is out of range. */
+int reader_options_check(const struct reader_options *options, struct error *error);
+
+int reader_jobs_init(struct reader_jobs *jobs, uint32_t jobs_max, struct error *error);
+void reader_jobs_deinit(struct reader_jobs *jobs);
+
+/* The two ends that the submitting thread sees: reader_ops.submit and reap. */
+int reader_jobs_submit(struct reader_jobs *jobs, struct read_job *job);
+struct read_job *reader_jobs_reap(struct reader_jobs *jobs);
+
+/* Takes the next extents of the oldest job: at most `extents_max`, and about one `share`-th of what
+ * is left, so that several takers all get some. False when there is nothing to take, and always
+ * once stopped. With `wait` it blocks until there is something or the queue is stopped. */
+bool reader_jobs_take(struct reader_jobs *jobs, uint32_t extents_max, uint32_t share, bool wait,
+                      struct read_piece *piece);
+
+/* Gives a piece back as read. result < 0: `failed_extent` failed, and those of the piece behind it
+ * were left alone. A piece may be given back in parts. */
+void reader_jobs_finish(struct reader_jobs *jobs, const struct read_piece *piece, int result,
+                        uint32_t failed_extent);
+
+/* From now on nothing is taken any more. */
+void reader_jobs_stop(struct reader_jobs *jobs);
+bool reader_jobs_stopping(struct reader_jobs *jobs);
+
+/* Failures of one extent since its last progress. Zero at first. */
+struct extent_tries {
+    uint32_t postponed; /* EINTR, EAGAIN */
+    uint32_t failed;    /* EIO */
+};
+
+/* What one read of an extent's rest led to: `result` is what preadv returned, or a negative errno.
+ * 1: read the rest; 0: the extent is whole; negative: it failed. */
+int extent_advance(struct read_extent *extent, ssize_t result, struct extent_tries *tries);
+
+/* Starts a thread that no signal is delivered to. 0 or negative errno. */
+int reader_thread_start(pthread_t *thread, const char *name, void *(*body)(void *), void *context);
+
+#endif
