@@ -3,9 +3,11 @@
  * W(document) = W_a(length) + W_l(length): attention, quadratic, plus everything else, linear
  * through 0, so work adds up over the documents of a micro-batch (WLB-LLM eq. 2). One pipeline
  * stage, one context-parallel rank's share, forward + backward, in ns.
- * W_a comes from sharding's tile cost as a monotone table with linear interpolation; W_l from the
- * model's shape at the machine's rates. `cost = L2/C` prices W = L*(L+C) in plain numbers instead.
- */
+ * W_a comes from sharding's tile cost as a monotone table with linear interpolation, exact at every
+ * 128 tokens up to 4096 and then at steps of at most 1/16. W_l counts, per token and layer of a
+ * Llama-like block, 2(2*h*hq*d + 2*h*hkv*d + 3*h*ffn) FLOPs and 22 passes of h bf16 values over
+ * memory (norms 4, residual adds 6, RoPE 4, gated activation 8), each three times for forward +
+ * backward, all divided by TP. `cost = L2/C` prices W = L*(L+C) in plain numbers instead. */
 #ifndef BALLAST_PLANNER_MODEL_H
 #define BALLAST_PLANNER_MODEL_H
 
@@ -22,7 +24,7 @@ struct model_options {
     uint32_t hidden;
     uint32_t ffn;
     uint32_t q_heads;  /* of the whole model */
-    uint32_t kv_heads; /* of the whole model */
+    uint32_t kv_heads; /* of the whole model; fewer than tp are replicated */
     uint32_t head_dim;
     uint32_t sm_margin;
     uint64_t gemm_flops_per_ns;   /* 600,000: 600 TFLOP/s */
@@ -33,20 +35,23 @@ struct model_options {
 struct work_model {
     struct tile_model tiles; /* prices layouts, always */
     uint64_t cost_linear;    /* as above */
-    uint32_t knots;
+    uint32_t knots; /* 0 with cost_linear */
     uint32_t lengths[WORK_KNOTS_MAX];      /* strictly ascending, [0] = 0 */
     uint64_t attention_ps[WORK_KNOTS_MAX]; /* W_a of one stage and CP share, non-decreasing */
-    uint64_t linear_ps;                    /* W_l per token, one stage, one CP rank's share */
+    uint64_t row_ps;                       /* W_l per row of a rank, one stage */
+    uint32_t cp;                           /* a token is 1/cp of a row on every rank */
     uint32_t stage_layers;                 /* ceil(layers / pp) */
     char name[64];                         /* "analytic" or "cost:L2/24576" */
 };
 
-/* Builds the tables for lengths up to length_max. Refuses, naming the key and the remedy, head
- * counts that tp does not divide, a head_dim without figures, pp > layers, zero rates. */
+/* Builds the tables for lengths up to length_max. Refuses with -EINVAL, naming the key and the
+ * remedy: sizes and rates of 0, pp > layers, head counts that tp does not divide (or, for K/V
+ * heads, is not a multiple of), a head_dim without figures, prices beyond 63 bits. */
 int work_model_init(struct work_model *model, const struct model_options *options, uint32_t cp,
                     uint32_t pp, uint32_t tp, uint32_t length_max, struct error *error);
 
-/* W of one document part; monotone in length, 0 for 0. */
+/* W of one document part; monotone in length, 0 for 0 and only for 0 (an empty micro-batch is
+ * always lighter than one with a document); length <= length_max. */
 uint64_t work_of(const struct work_model *model, uint32_t length);
 
 /* W_l of `rows` rows of one context-parallel rank, one stage, ns (MicroBatch.other_ns). */

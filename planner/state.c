@@ -1,1 +1,122 @@
-#include "planner/planner.h"
+/* state: memory and invariants of what planning remembers; see state.h.
+ *
+ * One allocation: the record, cursors, delays, waiting parts. The waiting array is as long as its
+ * limit, and its pages are touched only as far as it was ever filled. */
+#include "planner/state.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(sizeof(struct plan_state) % 8 == 0 && sizeof(struct dataset_cursor) % 8 == 0 &&
+                   sizeof(struct delay_counts) % 8 == 0,
+               "arrays follow the record");
+
+struct plan_state *plan_state_create(uint32_t datasets, uint32_t waiting_max) {
+    assert(datasets > 0);
+    size_t bytes = sizeof(struct plan_state) +
+                   datasets * (sizeof(struct dataset_cursor) + sizeof(struct delay_counts)) +
+                   waiting_max * sizeof(struct waiting);
+    struct plan_state *state = calloc(1, bytes);
+    if (state == NULL) {
+        return NULL;
+    }
+    state->cursor.datasets = (struct dataset_cursor *)(state + 1);
+    state->cursor.dataset_count = datasets;
+    state->delays = (struct delay_counts *)(state->cursor.datasets + datasets);
+    state->waiting = (struct waiting *)(state->delays + datasets);
+    state->waiting_max = waiting_max;
+    return state;
+}
+
+void plan_state_destroy(struct plan_state *state) {
+    free(state);
+}
+
+/* Takes everything of `from` but the arrays' addresses, whose contents follow. */
+static void state_assign(struct plan_state *to, const struct plan_state *from) {
+    struct plan_state own = *to;
+    *to = *from;
+    to->cursor.datasets = own.cursor.datasets;
+    to->cursor.dataset_count = own.cursor.dataset_count;
+    to->delays = own.delays;
+    to->waiting = own.waiting;
+    to->waiting_max = own.waiting_max;
+}
+
+void plan_state_copy(struct plan_state *to, const struct plan_state *from) {
+    assert(to->cursor.dataset_count == from->cursor.dataset_count);
+    assert(to->waiting_max == from->waiting_max);
+    uint32_t datasets = from->cursor.dataset_count;
+    state_assign(to, from);
+    memcpy(to->cursor.datasets, from->cursor.datasets, datasets * sizeof *to->cursor.datasets);
+    memcpy(to->delays, from->delays, datasets * sizeof *to->delays);
+    memcpy(to->waiting, from->waiting, from->waiting_count * sizeof *to->waiting);
+}
+
+void plan_state_reset(struct plan_state *state) {
+    uint32_t datasets = state->cursor.dataset_count;
+    state_assign(state, &(struct plan_state){0});
+    memset(state->cursor.datasets, 0, datasets * sizeof *state->cursor.datasets);
+    memset(state->delays, 0, datasets * sizeof *state->delays);
+}
+
+uint64_t plan_state_waiting_tokens(const struct plan_state *state, uint32_t dataset) {
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < state->waiting_count; i++) {
+        const struct document *document = &state->waiting[i].document;
+        if (dataset == UINT32_MAX || document->dataset == dataset) {
+            tokens += document->length;
+        }
+    }
+    return tokens;
+}
+
+/* Tokens and first parts of one dataset that arrived and are not accounted for; 0 and 0 when the
+ * books balance. 128 bits wide: the counters may come from a damaged blob. */
+struct state_gap {
+    __int128 tokens;
+    __int128 documents;
+};
+
+#define STATE_GAPS 64u /* datasets balanced in one pass over the waiting parts */
+
+static bool state_gaps_closed(const struct plan_state *state, uint32_t first, uint32_t count) {
+    struct state_gap gaps[STATE_GAPS];
+    for (uint32_t i = 0; i < count; i++) {
+        const struct dataset_cursor *cursor = &state->cursor.datasets[first + i];
+        const struct delay_counts *delays = &state->delays[first + i];
+        gaps[i].tokens = (__int128)cursor->arrived_tokens - cursor->dropped_tokens -
+                         delays->delivered_tokens;
+        gaps[i].documents = (__int128)cursor->arrived_documents - cursor->dropped_documents -
+                            delays->delivered_documents;
+    }
+    for (uint32_t i = 0; i < state->waiting_count; i++) {
+        const struct document *document = &state->waiting[i].document;
+        if (document->dataset >= first && document->dataset - first < count) {
+            gaps[document->dataset - first].tokens -= document->length;
+            gaps[document->dataset - first].documents -= document->offset == 0;
+        }
+    }
+    bool closed = true;
+    for (uint32_t i = 0; i < count; i++) {
+        closed = closed && gaps[i].tokens == 0 && gaps[i].documents == 0;
+    }
+    return closed;
+}
+
+bool plan_state_conserves(const struct plan_state *state) {
+    __int128 given = state->stream_tokens;
+    __int128 delivered = state->delivered_tokens;
+    for (uint32_t i = 0; i < state->cursor.dataset_count; i++) {
+        given -= (__int128)state->cursor.datasets[i].arrived_tokens -
+                 state->cursor.datasets[i].dropped_tokens;
+        delivered -= state->delays[i].delivered_tokens;
+    }
+    bool conserves = given == 0 && delivered == 0;
+    for (uint32_t i = 0; i < state->cursor.dataset_count; i += STATE_GAPS) {
+        uint32_t left = state->cursor.dataset_count - i;
+        conserves = conserves && state_gaps_closed(state, i, left < STATE_GAPS ? left : STATE_GAPS);
+    }
+    return conserves;
+}

@@ -43,21 +43,27 @@ struct plan_state {
     uint32_t drain_steps; /* m */
     struct source_cursor cursor;
     struct delay_counts *delays; /* one per dataset */
-    struct waiting *waiting;     /* by stream_index; while draining by (bin, row order) */
+    struct waiting *waiting;     /* by stream_index; while draining by (bin, row order), every bin
+                                    up to the last holding at least one */
     uint32_t waiting_count;
     uint32_t waiting_max; /* capacity, fixed at creation */
 };
 
-/* A state at step 0 of a stream with `datasets` datasets; NULL when out of memory. The owner frees
- * it with plan_state_destroy (NULL is fine). */
+/* A state at step 0 of a stream with `datasets` (> 0) datasets; NULL when out of memory. The owner
+ * frees it with plan_state_destroy (NULL is fine). */
 struct plan_state *plan_state_create(uint32_t datasets, uint32_t waiting_max);
 void plan_state_destroy(struct plan_state *state);
 
 /* Copies; both must have been created with the same sizes. */
 void plan_state_copy(struct plan_state *to, const struct plan_state *from);
 
+/* Back to step 0 of the stream; sizes stay. */
+void plan_state_reset(struct plan_state *state);
+
 /* Canonical bytes: a header (magic, version), minimal LEB128 integers, XXH3-64 at the end. At most
- * 24 bytes per waiting document. Returns the bytes needed, writes only if they fit `capacity`. */
+ * 24 bytes per waiting document (2^10 datasets of 2^35 documents of 2^28 tokens, neighbours in the
+ * list within 2^13 parts and 2^6 steps of one another). Returns the bytes needed, writes only if
+ * they fit `capacity`. */
 size_t plan_state_encode(const struct plan_state *state, uint8_t *out, size_t capacity);
 
 /* Fills `state` (created with the same dataset count). Refuses, with the offset, whatever

@@ -1,1 +1,0 @@
-#include "planner/planner.h"
