@@ -1,1 +1,107 @@
+/* catalog: see catalog.h. */
 #include "corpus/catalog.h"
+#include "corpus/megatron.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+struct slot {
+    struct dataset *dataset;
+    uint64_t weight;
+};
+
+struct catalog {
+    uint32_t count;
+    struct slot slots[];
+};
+
+static int check_entries(const struct catalog_entry *entries, uint32_t count, struct error *error) {
+    if (count == 0 || count > CATALOG_DATASETS_MAX) {
+        return error_set(error, -EINVAL, "%" PRIu32 " datasets; give between 1 and %u", count,
+                         CATALOG_DATASETS_MAX);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (entries[i].weight == 0 || entries[i].weight > CATALOG_WEIGHT_MAX) {
+            return error_set(error, -EINVAL,
+                             "corpus '%s': weight %" PRIu64 "; give a whole number from 1 to %u",
+                             entries[i].name, entries[i].weight, CATALOG_WEIGHT_MAX);
+        }
+    }
+    return 0;
+}
+
+int catalog_open(const struct catalog_entry *entries, uint32_t count, struct catalog **out,
+                 struct error *error) {
+    int rc = check_entries(entries, count, error);
+    if (rc < 0) {
+        return rc;
+    }
+    struct catalog *catalog = calloc(1, sizeof *catalog + count * sizeof catalog->slots[0]);
+    if (catalog == NULL) {
+        return error_set(error, -ENOMEM, "no memory for %" PRIu32 " datasets", count);
+    }
+    for (; catalog->count < count; catalog->count++) {
+        const struct catalog_entry *entry = &entries[catalog->count];
+        struct slot *slot = &catalog->slots[catalog->count];
+        rc = dataset_open(entry->name, entry->prefix, &slot->dataset, error);
+        if (rc < 0) {
+            catalog_close(catalog);
+            return rc;
+        }
+        slot->weight = entry->weight;
+    }
+    *out = catalog;
+    return 0;
+}
+
+void catalog_close(struct catalog *catalog) {
+    if (catalog == NULL) {
+        return;
+    }
+    while (catalog->count > 0) {
+        dataset_close(catalog->slots[--catalog->count].dataset);
+    }
+    free(catalog);
+}
+
+uint32_t catalog_count(const struct catalog *catalog) {
+    return catalog->count;
+}
+
+const struct dataset *catalog_dataset(const struct catalog *catalog, uint32_t i) {
+    assert(i < catalog->count);
+    return catalog->slots[i].dataset;
+}
+
+uint64_t catalog_weight(const struct catalog *catalog, uint32_t i) {
+    assert(i < catalog->count);
+    return catalog->slots[i].weight;
+}
+
+uint32_t catalog_token_bytes(const struct catalog *catalog) {
+    for (uint32_t i = 0; i < catalog->count; i++) {
+        uint8_t dtype = dataset_dtype(catalog->slots[i].dataset);
+        if (dtype != MEGATRON_U8 && dtype != MEGATRON_U16) {
+            return 4;
+        }
+    }
+    return 2;
+}
+
+int catalog_fingerprint(const struct catalog *catalog, uint8_t out[16], struct error *error) {
+    uint8_t bytes[CATALOG_DATASETS_MAX * 16];
+    XXH128_canonical_t canonical;
+    for (uint32_t i = 0; i < catalog->count; i++) {
+        int rc = dataset_fingerprint(catalog->slots[i].dataset, bytes + 16 * i, error);
+        if (rc < 0) {
+            return rc;
+        }
+    }
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes, 16 * (size_t)catalog->count));
+    memcpy(out, canonical.digest, sizeof canonical.digest);
+    return 0;
+}

@@ -5,16 +5,19 @@
 #include "corpus/dataset.h"
 
 #define CATALOG_DATASETS_MAX 1024u
+#define CATALOG_WEIGHT_MAX   UINT32_MAX
 
 struct catalog_entry {
     const char *name;   /* section name in the config */
     const char *prefix; /* path without .idx/.bin */
-    uint64_t weight;    /* > 0; shares are weight over the sum of weights */
+    uint64_t weight;    /* 1..CATALOG_WEIGHT_MAX; shares are weight over the sum of weights */
 };
 
 struct catalog;
 
-/* Opens all or none. `entries` are copied. */
+/* Opens all or none. `entries` are copied. The same prefix may stand in several: they are different
+ * datasets, each read in an order of its own. -EINVAL for a count or weight out of range, else what
+ * dataset_open refused first. */
 int catalog_open(const struct catalog_entry *entries, uint32_t count, struct catalog **out,
                  struct error *error);
 void catalog_close(struct catalog *catalog);
@@ -26,7 +29,7 @@ uint64_t catalog_weight(const struct catalog *catalog, uint32_t i);
 /* 2 if the ids of every dataset fit 16 bits by their dtype (u8, u16), else 4. */
 uint32_t catalog_token_bytes(const struct catalog *catalog);
 
-/* Fingerprint over the datasets' fingerprints, in order. */
+/* Fingerprint over the datasets' fingerprints, in order; names and weights are not in it. */
 int catalog_fingerprint(const struct catalog *catalog, uint8_t out[16], struct error *error);
 
 #endif

@@ -1,1 +1,286 @@
+/* dataset: see dataset.h. The files behind a megatron_index, and the fingerprint of both. */
 #include "corpus/dataset.h"
+#include "corpus/foreign.h"
+#include "corpus/megatron.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define SAMPLES          64u
+#define SAMPLE_BYTES     4096u
+#define FINGERPRINT_SEED UINT64_C(0x62616c6c61737431) /* "ballast1" */
+
+/* The only thing that changes after open, once and under its mutex. */
+struct fingerprint {
+    pthread_mutex_t mutex;
+    bool known;
+    uint8_t bytes[16];
+};
+
+struct dataset {
+    char *name;
+    char *prefix;
+    char *bin_path;
+    int bin_fd;
+    uint64_t bin_bytes;
+    struct megatron_index index;
+    struct fingerprint fingerprint;
+};
+
+/* Reads all of it; -EIO at the end of the file. */
+static int read_all(int fd, uint64_t offset, void *to, size_t count) {
+    uint8_t *bytes = to;
+    while (count > 0) {
+        ssize_t have = pread(fd, bytes, count, (off_t)offset);
+        if (have < 0 && errno == EINTR) {
+            continue;
+        }
+        if (have <= 0) {
+            return have == 0 ? -EIO : -errno;
+        }
+        bytes += have;
+        offset += (uint64_t)have;
+        count -= (size_t)have;
+    }
+    return 0;
+}
+
+static int read_index_file(const struct megatron_file *file, uint64_t offset, void *to,
+                           size_t count) {
+    return read_all(*(const int *)file->context, offset, to, count);
+}
+
+static int refuse_path(const struct dataset *dataset, const char *path, int code,
+                       struct error *error) {
+    const struct foreign_format *foreign = code == -ENOENT ? foreign_by_path(dataset->prefix)
+                                                           : NULL;
+    if (foreign != NULL) {
+        return error_set(error, code, "%s: no such file; '%s' is %s; %s", path, dataset->prefix,
+                         foreign->name, foreign->remedy);
+    }
+    return error_set(error, code, "%s: %s; check the prefix and the permissions", path,
+                     strerror(-code));
+}
+
+/* A regular file, for reading. */
+static int open_file(const struct dataset *dataset, const char *path, int *fd, uint64_t *bytes,
+                     struct error *error) {
+    struct stat info;
+    int opened = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (opened < 0) {
+        return refuse_path(dataset, path, -errno, error);
+    }
+    if (fstat(opened, &info) < 0 || !S_ISREG(info.st_mode)) {
+        close(opened);
+        return error_set(error, -EINVAL, "%s: not a regular file; give the prefix of two files",
+                         path);
+    }
+    *fd = opened;
+    *bytes = (uint64_t)info.st_size;
+    return 0;
+}
+
+static int load_index(struct dataset *dataset, struct error *error) {
+    char *path = NULL;
+    int fd = -1;
+    struct megatron_file file = {.read = read_index_file, .context = &fd};
+    if (asprintf(&path, "%s.idx", dataset->prefix) < 0) {
+        return error_set(error, -ENOMEM, "no memory for a path; free some memory");
+    }
+    file.path = path;
+    int rc = open_file(dataset, path, &fd, &file.bytes, error);
+    if (rc == 0) {
+        rc = open_file(dataset, dataset->bin_path, &dataset->bin_fd, &dataset->bin_bytes, error);
+    }
+    if (rc == 0) {
+        rc = megatron_index_init(&dataset->index, &file, dataset->bin_path, dataset->bin_bytes,
+                                 error);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    free(path);
+    return rc;
+}
+
+int dataset_open(const char *name, const char *prefix, struct dataset **out, struct error *error) {
+    struct dataset *dataset = calloc(1, sizeof *dataset);
+    int rc = -ENOMEM;
+    if (dataset == NULL) {
+        error_set(error, rc, "no memory; free some memory");
+        goto fail;
+    }
+    dataset->bin_fd = -1;
+    pthread_mutex_init(&dataset->fingerprint.mutex, NULL);
+    dataset->name = strdup(name);
+    dataset->prefix = strdup(prefix);
+    if (dataset->name == NULL || dataset->prefix == NULL ||
+        asprintf(&dataset->bin_path, "%s.bin", prefix) < 0) {
+        dataset->bin_path = NULL;
+        error_set(error, rc, "no memory; free some memory");
+        goto fail;
+    }
+    rc = load_index(dataset, error);
+    if (rc < 0) {
+        goto fail;
+    }
+    *out = dataset;
+    return 0;
+
+fail:
+    dataset_close(dataset);
+    error_prefix(error, "open corpus '%s'", name);
+    return rc;
+}
+
+void dataset_close(struct dataset *dataset) {
+    if (dataset == NULL) {
+        return;
+    }
+    megatron_index_deinit(&dataset->index);
+    if (dataset->bin_fd >= 0) {
+        close(dataset->bin_fd);
+    }
+    pthread_mutex_destroy(&dataset->fingerprint.mutex);
+    free(dataset->bin_path);
+    free(dataset->prefix);
+    free(dataset->name);
+    free(dataset);
+}
+
+const char *dataset_name(const struct dataset *dataset) {
+    return dataset->name;
+}
+
+const char *dataset_prefix(const struct dataset *dataset) {
+    return dataset->prefix;
+}
+
+const char *dataset_bin_path(const struct dataset *dataset) {
+    return dataset->bin_path;
+}
+
+int dataset_bin_fd(const struct dataset *dataset) {
+    return dataset->bin_fd;
+}
+
+uint64_t dataset_documents(const struct dataset *dataset) {
+    return dataset->index.documents;
+}
+
+uint64_t dataset_tokens(const struct dataset *dataset) {
+    return dataset->index.tokens;
+}
+
+uint64_t dataset_bin_bytes(const struct dataset *dataset) {
+    return dataset->bin_bytes;
+}
+
+uint32_t dataset_width(const struct dataset *dataset) {
+    return dataset->index.width;
+}
+
+uint8_t dataset_dtype(const struct dataset *dataset) {
+    return dataset->index.dtype;
+}
+
+uint32_t dataset_length(const struct dataset *dataset, uint64_t i) {
+    assert(i < dataset->index.documents);
+    return dataset->index.lengths[i];
+}
+
+uint64_t dataset_offset(const struct dataset *dataset, uint64_t i) {
+    return megatron_index_offset(&dataset->index, i);
+}
+
+static void hash_u64(XXH3_state_t *state, uint64_t value) {
+    value = htole64(value);
+    XXH3_128bits_update(state, &value, sizeof value);
+}
+
+static void hash_lengths(XXH3_state_t *state, const struct megatron_index *index) {
+    uint32_t chunk[1024];
+    for (uint64_t i = 0; i < index->documents;) {
+        size_t count = 0;
+        while (count < sizeof chunk / sizeof chunk[0] && i < index->documents) {
+            chunk[count++] = htole32(index->lengths[i++]);
+        }
+        XXH3_128bits_update(state, chunk, count * sizeof chunk[0]);
+    }
+    for (uint64_t i = 0; index->offsets != NULL && i < index->documents; i++) {
+        hash_u64(state, index->offsets[i]);
+    }
+}
+
+/* One sample from each 64th of the file, at a keyed place in it; all of it when it is small. */
+static int hash_sample(XXH3_state_t *state, const struct dataset *dataset, uint32_t i,
+                       struct error *error) {
+    uint8_t bytes[SAMPLE_BYTES];
+    unsigned __int128 size = dataset->bin_bytes;
+    uint64_t from = (uint64_t)(size * i / SAMPLES);
+    uint64_t count = (uint64_t)(size * (i + 1) / SAMPLES) - from;
+    if (count > SAMPLE_BYTES) {
+        uint64_t key = FINGERPRINT_SEED + i;
+        from += XXH3_64bits(&key, sizeof key) % (count - SAMPLE_BYTES + 1);
+        count = SAMPLE_BYTES;
+    }
+    int rc = read_all(dataset->bin_fd, from, bytes, (size_t)count);
+    if (rc < 0) {
+        return error_set(error, rc,
+                         "%s: cannot read %" PRIu64 " bytes at offset %" PRIu64
+                         " for the fingerprint (%s); check the disk and copy the file again",
+                         dataset->bin_path, count, from, strerror(-rc));
+    }
+    XXH3_128bits_update(state, bytes, (size_t)count);
+    return 0;
+}
+
+static int compute_fingerprint(const struct dataset *dataset, uint8_t out[16],
+                               struct error *error) {
+    XXH128_canonical_t canonical;
+    XXH3_state_t *state = XXH3_createState();
+    int rc = 0;
+    if (state == NULL) {
+        return error_set(error, -ENOMEM, "no memory for a hash; free some memory");
+    }
+    XXH3_128bits_reset_withSeed(state, FINGERPRINT_SEED);
+    hash_u64(state, dataset->bin_bytes);
+    hash_u64(state, dataset->index.dtype);
+    hash_u64(state, dataset->index.documents);
+    hash_lengths(state, &dataset->index);
+    for (uint32_t i = 0; i < SAMPLES && rc == 0; i++) {
+        rc = hash_sample(state, dataset, i, error);
+    }
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
+    memcpy(out, canonical.digest, sizeof canonical.digest);
+    XXH3_freeState(state);
+    return rc;
+}
+
+int dataset_fingerprint(const struct dataset *dataset, uint8_t out[16], struct error *error) {
+    struct fingerprint *memo = (struct fingerprint *)&dataset->fingerprint;
+    int rc = 0;
+    pthread_mutex_lock(&memo->mutex);
+    if (!memo->known) {
+        rc = compute_fingerprint(dataset, memo->bytes, error);
+        memo->known = rc == 0;
+    }
+    if (rc == 0) {
+        memcpy(out, memo->bytes, sizeof memo->bytes);
+    }
+    pthread_mutex_unlock(&memo->mutex);
+    if (rc < 0) {
+        error_prefix(error, "corpus '%s'", dataset->name);
+    }
+    return rc;
+}

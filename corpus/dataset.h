@@ -35,8 +35,10 @@ uint8_t dataset_dtype(const struct dataset *dataset);
 uint32_t dataset_length(const struct dataset *dataset, uint64_t i);
 uint64_t dataset_offset(const struct dataset *dataset, uint64_t i);
 
-/* 128-bit fingerprint: .bin size, dtype and all lengths hashed, and 64 keyed 4 KB samples of .bin;
- * never paths or times. Computed on first call by reading the samples. */
+/* 128-bit fingerprint (XXH3): .bin size, dtype, all lengths (offsets too where the documents stand
+ * in another order than their tokens), and 64 keyed 4 KB samples of .bin, one from each 64th of it,
+ * so that a .bin of up to 256 KB is hashed whole; never paths or times. Computed on first call by
+ * reading the samples, remembered after that. */
 int dataset_fingerprint(const struct dataset *dataset, uint8_t out[16], struct error *error);
 
 #endif
