@@ -1,11 +1,14 @@
 /* config: the INI file, its table of keys, and what it says.
  *
- * One table (config.c) holds every key: section.key, type, range, default, unit, reason, and
+ * One table (config_keys.c) holds every key: section.key, type, range, default, unit, reason, and
  * whether the key is part of the plan (its change changes the stream) or only of this node. Flags
- * override environment (BALLAST_SECTION_KEY), which overrides the file, which overrides the
- * default; unknown sections and keys are errors with file and line. deploy/ballast.conf.example is
- * printed from the same table (`ballastd
- * --print-config`), so it cannot drift. Shows neither uv nor sqlite3. */
+ * override the environment (BALLAST_SECTION_KEY), which overrides the file, which overrides the
+ * default. In the file unknown sections and keys are errors with file and line; so are unknown
+ * flags. Unknown variables are not: Kubernetes sets BALLAST_..._SERVICE_HOST by itself.
+ * deploy/ballast.conf.example is printed from the same table (`ballastd --print-config`), so it
+ * cannot drift. Shows neither uv nor sqlite3.
+ *
+ * Paths in the file are relative to the file's folder, other paths to the working directory. */
 #ifndef BALLAST_DAEMON_CONFIG_H
 #define BALLAST_DAEMON_CONFIG_H
 
@@ -16,81 +19,93 @@
 
 #include <stddef.h>
 
-#define CONFIG_PATH_BYTES   512u
-#define CONFIG_UIDS_MAX     64u
-#define CONFIG_REPLICAS_MAX 4096u
+#define CONFIG_PATH_BYTES         512u
+#define CONFIG_VALUE_BYTES        4096u /* of one value in text, terminator included */
+#define CONFIG_DATASET_NAME_BYTES 41u
+#define CONFIG_UIDS_MAX           64u
+#define CONFIG_REPLICAS_MAX       4096u
+#define CONFIG_KEYS_MAX           64u
+#define CONFIG_WEIGHT_ONE         1000000u /* a weight of 1 in catalog_entry.weight */
 
 struct config {
     /* [corpus] and [dataset NAME] */
-    struct catalog_entry *datasets; /* name, prefix and weight owned by the config */
-    uint32_t dataset_count;
-    struct corpus_source_options source; /* part_limit filled from plan */
-    /* [job] seed is in source.order.seed; [plan] [parallel] [bands] [queues] [sharding] [model] */
+    struct catalog_entry *datasets;      /* in file order; name and prefix owned by the config */
+    uint32_t dataset_count;              /* > 0 */
+    struct corpus_source_options source; /* part_limit filled from plan; [job] seed in order.seed */
+    /* [plan] [parallel] [bands] [queues] [sharding] [model] */
     struct plan_options plan; /* resolved */
     /* [node] */
-    uint8_t *replicas_local; /* replicas_local[dp] is 1 for the replicas this node serves */
-    uint32_t replicas_local_count;
+    uint8_t *replicas_local;       /* plan.dp flags: 1 for the replicas that this node serves */
+    uint32_t replicas_local_count; /* > 0 */
     /* [daemon] */
     char socket_path[CONFIG_PATH_BYTES]; /* control; the data socket is this + ".data" */
     char state_dir[CONFIG_PATH_BYTES];
     uint32_t ahead_steps; /* steps planned and read ahead of the fastest rank */
     uint32_t lease_ms;    /* silence after which a rank's claims end */
-    uint32_t
-        uids_serve[CONFIG_UIDS_MAX]; /* may call Loader; the daemon's own uid and root always */
+    /* May call Loader; the daemon's own uid and root always. */
+    uint32_t uids_serve[CONFIG_UIDS_MAX];
     uint32_t uids_serve_count;
     uint32_t uids_admin[CONFIG_UIDS_MAX]; /* may call Admin; likewise */
     uint32_t uids_admin_count;
     int log_level; /* 3 error .. 7 debug, as syslog */
     /* [reader] */
     enum reader_backend reader_backend;
-    struct reader_options reader;
+    struct reader_options reader; /* jobs_max is `slots`: one job fills one slot */
     bool payload_hashes;
     /* [slab] */
-    uint32_t slots;      /* resolved: per node */
-    uint64_t slot_bytes; /* resolved: header and payload, page-rounded */
+    uint32_t slots; /* of this node; their size is config_slot_bytes */
     /* [limits] */
     uint32_t connections_max;
     uint32_t credits_max;    /* per stream */
     uint32_t steps_retained; /* in the store */
-    /* source of each setting, parallel to the table; see config_setting */
-    uint8_t *origins;
+    /* enum config_origin of each key of the table, and of (path, weight) of each dataset. */
+    uint8_t origins[CONFIG_KEYS_MAX];
+    uint8_t *dataset_origins;
 };
 
 struct config_override {
-    const char *key; /* "section.key" */
+    const char *key; /* "section.key", or "dataset.NAME.path" and "dataset.NAME.weight" */
     const char *value;
 };
 
-/* Reads `path`, applies environment and `overrides` (later ones win), resolves defaults, checks
- * relations. The caller destroys the config with config_destroy (NULL is fine). */
+/* Reads `path` (NULL: no file), applies environment and `overrides` (later ones win), resolves
+ * defaults, checks relations. The caller destroys the config with config_destroy (NULL is fine).
+ * -EINVAL with file and line (or variable, or flag), section.key, the value and what is allowed;
+ * -ENOENT, -EACCES, ... for the file; -ENOMEM. A value that is overridden is not looked at. */
 int config_load(const char *path, const struct config_override *overrides, size_t override_count,
                 struct config **out, struct error *error);
 void config_destroy(struct config *config);
 
-/* One effective setting, in table order, datasets last: "section.key", the value as it would be
- * written in the file, and "default", "file", "environment" or "flag". */
+/* One effective setting, in table order, datasets last: "section.key" ("dataset.NAME.path"), the
+ * value as it would be written in the file with everything derived filled in, and "default",
+ * "file", "environment" or "flag". Written back as a file, these settings load as the same config.
+ */
 struct config_setting {
-    const char *name;
-    char value[CONFIG_PATH_BYTES];
-    const char *origin;
-    bool plan; /* part of the stream's identity */
+    char name[CONFIG_DATASET_NAME_BYTES + 24];
+    char value[CONFIG_VALUE_BYTES];
+    const char *origin; /* static */
+    bool plan;          /* part of the stream's identity */
 };
 size_t config_setting_count(const struct config *config);
 void config_setting(const struct config *config, size_t i, struct config_setting *out);
 
-/* The canonical text of all plan settings (one "name = value" a line): the store keeps it, and a
- * difference at restart is refused by name. Caller frees. NULL when out of memory. */
+/* The canonical text of the stream's identity, one "name = value" a line: the algorithm version,
+ * all plan settings by table, the datasets' weights in order. The store keeps it, and a difference
+ * at restart is refused by name. Caller frees. NULL when out of memory. */
 char *config_plan_text(const struct config *config);
 
 /* Job digest: what may never change: fingerprint of the datasets, seed, order, window, part limit,
- * overlong rule, algorithm version. XXH3-128, big endian. */
+ * overlong rule, algorithm version. XXH3-128, big endian, over u64 little-endian fields. */
 void config_job_digest(const struct config *config, const uint8_t corpus_fingerprint[16],
                        uint8_t out[16]);
 
-/* The example config with every key, its default, unit and reason. Static memory. */
+/* The example config with every key, its default, unit and reason; one call per line, without the
+ * newline. */
 void config_print_example(void (*line)(const char *text, void *context), void *context);
 
-/* Slot size for these options: 64-byte header, tokens_max tokens, successors; page-rounded. */
+/* Slot size for these options: 64-byte header, tokens_max tokens, one successor for every part
+ * that its document goes on after; page-rounded. token_bytes is catalog_token_bytes: the catalog
+ * must be open first. */
 uint64_t config_slot_bytes(const struct plan_options *plan, uint32_t token_bytes);
 
 #endif
