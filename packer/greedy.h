@@ -4,10 +4,9 @@
  * go one by one to the bin with the least predicted work. Settled: a bin may be filled to exactly
  * the bound (`<=`), ties go to the lowest bin, leftovers of earlier steps take part in the
  * descending order. Two searches:
- *   PACK_SEARCH_EXACT  the least-work bin among all bins that have room (default): never leaves a
- *                      document over that some bin could hold at its turn;
- *   PACK_SEARCH_PAPER  as printed: the least-work bin, else the bin with the fewest tokens, else
- *                      left over.
+ *   PACK_SEARCH_EXACT  the least-work bin among all bins that have room (default);
+ *   PACK_SEARCH_PAPER  as printed: the least-work bin, else the bin with the fewest tokens.
+ * Either leaves a document over only if no bin can hold it at its turn.
  * O(D log D + D log N) typically: a tournament tree over the bins whose nodes hold the least work
  * and the least tokens below them; the exact search prunes on both.
  * Integers only; no allocation; the result depends on nothing but the arguments. */
