@@ -36,8 +36,8 @@ int tile_model_analytic(uint32_t head_dim, uint32_t q_heads, uint32_t kv_heads, 
 
 /* Predicted attention time of one rank and one layer, forward + backward, in ps; 0 for no
  * fragments. Fragments of one document must be adjacent in the list (every layout emits them so or
- * as separate runs, which are then priced as separate K/V slices). Monotone: adding a fragment
- * never lowers it. */
+ * as separate runs, which are then priced as separate K/V slices). Monotone: one more
+ * fragment never lowers it, unless it parts such a run. */
 uint64_t tile_cost_ps(const struct tile_model *model, const struct fragment *fragments,
                       uint32_t count);
 
