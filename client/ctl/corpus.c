@@ -1,0 +1,241 @@
+/* corpus, import, verify: the datasets: what became of them, making them, checking them. */
+#include "client/ctl/answers.h"
+#include "client/ctl/json.h"
+#include "client/ctl/print.h"
+#include "client/ctl/progress.h"
+#include "client/ctl/table.h"
+#include "client/ctl/units.h"
+#include "corpus/import.h"
+#include "corpus/verify.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static void print_drops(const Ballast__V1__DatasetStatus *dataset) {
+    if (dataset->empty_documents > 0 || dataset->overlong_documents > 0 ||
+        dataset->dropped_documents > 0) {
+        printf("%s: %" PRIu64 " empty and %" PRIu64 " overlong documents, %" PRIu64
+               " dropped, %" PRIu64 " tokens truncated\n",
+               dataset->name, dataset->empty_documents, dataset->overlong_documents,
+               dataset->dropped_documents, dataset->truncated_tokens);
+    }
+}
+
+int ctl_corpus(struct ctl *ctl, int argc, char **argv) {
+    ctl_parse_none(ctl,
+                   "Shows the datasets: arrived = delivered + waiting + dropped, in tokens. With "
+                   "--config alone it opens and checks them.",
+                   argc, argv);
+    Ballast__V1__CorpusResponse *corpus;
+    int rc = answers_choose(ctl, true)->corpus(ctl, &corpus);
+    if (rc < 0) {
+        return rc;
+    }
+    if (ctl->json) {
+        print_message(&corpus->base);
+        return 0;
+    }
+    print_datasets(corpus->datasets, corpus->n_datasets);
+    putchar('\n');
+    for (size_t i = 0; i < corpus->n_datasets; i++) {
+        print_drops(corpus->datasets[i]);
+    }
+    printf("fingerprint %s\n",
+           units_digest(corpus->fingerprint.data, corpus->fingerprint.len).text);
+    return 0;
+}
+
+struct import_arguments {
+    struct ctl *ctl;
+    struct import_options options;
+};
+
+static error_t import_parse(int key, char *arg, struct argp_state *state) {
+    struct import_arguments *arguments = state->input;
+    struct import_options *options = &arguments->options;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = arguments->ctl;
+        return 0;
+    case 's':
+        options->suffixes = arg;
+        return 0;
+    case 'z':
+        options->decompress_gz = true;
+        return 0;
+    case 'f':
+        options->force = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num >= 2) {
+            argp_error(state, "one SOURCE and one PREFIX, not '%s' too", arg);
+        }
+        *(state->arg_num == 0 ? &options->root : &options->prefix) = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (state->arg_num < 2) {
+            argp_error(state, "SOURCE and PREFIX are needed");
+        }
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_option import_options[] = {
+    {"suffixes", 's', "LIST", 0, "Take only files with these endings: txt,pod,html", 0},
+    {"gz", 'z', NULL, 0, "Read compressed files (NAME.gz) too", 0},
+    {"force", 'f', NULL, 0, "Replace PREFIX if it exists", 0},
+    {0},
+};
+
+static const struct argp import_argp = {
+    .options = import_options,
+    .parser = import_parse,
+    .args_doc = "SOURCE PREFIX",
+    .doc = "Makes PREFIX.bin and PREFIX.idx of the text files under SOURCE. Each file is one "
+           "document, each byte one token, 256 the end of the document.",
+    .children = ctl_argp_children,
+};
+
+static void import_say(const struct import_progress *at, void *context) {
+    progress_say(context, "%" PRIu64 " of %" PRIu64 " files, %s", at->files, at->files_total,
+                 units_bytes(at->bytes).text);
+}
+
+static void import_json(const char *prefix, const struct import_progress *done) {
+    struct json json;
+    json_init(&json, stdout);
+    json_object_begin(&json);
+    json_member_u64(&json, "bytes", done->bytes);
+    json_member_u64(&json, "documents", done->documents);
+    json_member_u64(&json, "files", done->files);
+    json_member_string(&json, "prefix", prefix);
+    json_member_u64(&json, "skipped", done->skipped);
+    json_member_u64(&json, "tokens", done->tokens);
+    json_object_end(&json);
+    json_line(&json);
+}
+
+int ctl_import(struct ctl *ctl, int argc, char **argv) {
+    struct import_arguments arguments = {.ctl = ctl};
+    struct import_progress done = {0};
+    struct progress progress;
+    ctl_parse(&import_argp, 0, argc, argv, &arguments);
+    progress_start(&progress, "import");
+    int rc = import_text(&arguments.options, import_say, &progress, &done, &ctl->error);
+    progress_end(&progress);
+    if (rc < 0) {
+        return rc;
+    }
+    if (ctl->json) {
+        import_json(arguments.options.prefix, &done);
+    } else {
+        printf("%s: %" PRIu64 " documents, %s tokens from %s; %" PRIu64 " files skipped\n",
+               arguments.options.prefix, done.documents, units_count(done.tokens).text,
+               units_bytes(done.bytes).text, done.skipped);
+    }
+    return 0;
+}
+
+struct verify_arguments {
+    struct ctl *ctl;
+    const char *prefix;
+    uint64_t vocab;
+};
+
+static error_t verify_parse(int key, char *arg, struct argp_state *state) {
+    struct verify_arguments *arguments = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = arguments->ctl;
+        return 0;
+    case 'v':
+        arguments->vocab = ctl_number(state, arg, INT64_MAX, "--vocab");
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num >= 1) {
+            argp_error(state, "one PREFIX at a time, not '%s' too", arg);
+        }
+        arguments->prefix = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (state->arg_num < 1) {
+            argp_error(state, "which PREFIX?");
+        }
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_option verify_options[] = {
+    {"vocab", 'v', "N", 0, "Every token id must be below N", 0},
+    {0},
+};
+
+static const struct argp verify_argp = {
+    .options = verify_options,
+    .parser = verify_parse,
+    .args_doc = "PREFIX",
+    .doc = "Reads PREFIX.idx and all of PREFIX.bin: every document readable, every token id valid.",
+    .children = ctl_argp_children,
+};
+
+static void verify_say(uint64_t done, uint64_t total, void *context) {
+    progress_say(context, "%s of %s", units_bytes(done).text, units_bytes(total).text);
+}
+
+static void verify_json(const char *prefix, const struct verify_result *result) {
+    struct json json;
+    json_init(&json, stdout);
+    json_object_begin(&json);
+    json_member_u64(&json, "bytes", result->bytes);
+    json_member_u64(&json, "documents", result->documents);
+    json_member_u64(&json, "empty_documents", result->empty_documents);
+    json_key(&json, "fingerprint");
+    json_hex(&json, result->fingerprint, sizeof result->fingerprint);
+    json_member_u64(&json, "length_max", result->length_max);
+    json_member_u64(&json, "length_p50", result->length_p50);
+    json_member_u64(&json, "length_p90", result->length_p90);
+    json_member_u64(&json, "length_p99", result->length_p99);
+    json_member_string(&json, "prefix", prefix);
+    json_member_u64(&json, "token_max", result->token_max);
+    json_member_u64(&json, "tokens", result->tokens);
+    json_object_end(&json);
+    json_line(&json);
+}
+
+static void print_verified(const char *prefix, const struct verify_result *result) {
+    printf("%s: %" PRIu64 " documents (%" PRIu64 " empty), %" PRIu64 " tokens, %s, all readable\n"
+           "lengths p50 %u, p90 %u, p99 %u, max %u; largest token id %" PRIu64 "; fingerprint %s\n",
+           prefix, result->documents, result->empty_documents, result->tokens,
+           units_bytes(result->bytes).text, result->length_p50, result->length_p90,
+           result->length_p99, result->length_max, result->token_max,
+           units_digest(result->fingerprint, sizeof result->fingerprint).text);
+}
+
+int ctl_verify(struct ctl *ctl, int argc, char **argv) {
+    struct verify_arguments arguments = {.ctl = ctl};
+    struct verify_result result;
+    struct dataset *dataset = NULL;
+    struct progress progress;
+    ctl_parse(&verify_argp, 0, argc, argv, &arguments);
+    int rc = dataset_open(basename(arguments.prefix), arguments.prefix, &dataset, &ctl->error);
+    if (rc < 0) {
+        return rc;
+    }
+    progress_start(&progress, "verify");
+    rc = verify_dataset(dataset, arguments.vocab, verify_say, &progress, &result, &ctl->error);
+    progress_end(&progress);
+    dataset_close(dataset);
+    if (rc < 0) {
+        return rc;
+    }
+    if (ctl->json) {
+        verify_json(arguments.prefix, &result);
+    } else {
+        print_verified(arguments.prefix, &result);
+    }
+    return 0;
+}

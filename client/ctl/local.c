@@ -1,0 +1,389 @@
+/* local: the answers of a daemon that is not running.
+ *
+ * Opens the config and its corpus and, with a state directory, the store that a daemon left: the
+ * state nearest before the step in question is taken from it and the rest replayed, which gives the
+ * daemon's own answers, since the stream is a pure function. Without a store everything starts at
+ * step 0. "Now" is the first step that the ranks had not committed. */
+#include "client/ctl/answers.h"
+#include "client/ctl/stream.h"
+#include "daemon/store.h"
+#include "proto/message.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct local {
+    struct config *config;
+    struct catalog *catalog;
+    struct store *store; /* NULL with ORIGIN_CONFIG */
+    struct store_summary summary;
+    struct stream stream;
+    struct step_plan *plan; /* what the last answer borrows from */
+};
+
+static int no_memory(struct ctl *ctl) {
+    return error_set(&ctl->error, -ENOMEM, "the answer is too large to hold in memory");
+}
+
+/* Names the line in which two texts of "name = value" lines first differ. */
+static int first_difference(const char *stored, const char *wanted, struct error *error) {
+    size_t at = 0;
+    while (stored[at] == wanted[at] && stored[at] != '\0') {
+        at++;
+    }
+    while (at > 0 && stored[at - 1] != '\n') {
+        at--;
+    }
+    return error_set(error, -EINVAL,
+                     "the state was made with '%.*s' and the config says '%.*s'; use the config "
+                     "that the job was started with",
+                     (int)strcspn(stored + at, "\n"), stored + at, (int)strcspn(wanted + at, "\n"),
+                     wanted + at);
+}
+
+static int job_matches(struct local *local, struct error *error) {
+    uint8_t fingerprint[16];
+    uint8_t job[16];
+    int rc = catalog_fingerprint(local->catalog, fingerprint, error);
+    if (rc < 0) {
+        return rc;
+    }
+    config_job_digest(local->config, fingerprint, job);
+    if (memcmp(job, local->summary.job_digest, sizeof job) != 0) {
+        return error_set(error, -EINVAL,
+                         "the datasets are not those that the job was started with; restore "
+                         "them or start with a new state directory");
+    }
+    return 0;
+}
+
+static int settings_match(struct ctl *ctl, struct local *local) {
+    char *stored = NULL;
+    int rc = store_plan_text(local->store, &stored, &ctl->error);
+    if (rc < 0) {
+        return rc;
+    }
+    char *wanted = config_plan_text(local->config);
+    if (wanted == NULL) {
+        rc = no_memory(ctl);
+    } else if (strcmp(stored, wanted) != 0) {
+        rc = first_difference(stored, wanted, &ctl->error);
+    }
+    free(wanted);
+    free(stored);
+    return rc;
+}
+
+static int local_open_store(struct ctl *ctl, struct local *local) {
+    int rc = store_open(ctl->state, NULL, &local->store, &ctl->error);
+    if (rc == -EBUSY) {
+        return error_set(&ctl->error, rc,
+                         "%s: a daemon is running on it; ask that one: ballastctl %s --socket PATH",
+                         ctl->state, ctl->command->name);
+    }
+    if (rc == 0) {
+        rc = store_summary(local->store, &local->summary, &ctl->error);
+    }
+    if (rc == 0) {
+        rc = settings_match(ctl, local);
+    }
+    return rc < 0 ? rc : job_matches(local, &ctl->error);
+}
+
+static int local_open_config(struct ctl *ctl, struct config **out) {
+    if (ctl->config == NULL) {
+        return error_set(&ctl->error, -EINVAL,
+                         "a state directory is read together with its job's config; name that too: "
+                         "--config FILE");
+    }
+    return config_load(ctl->config, NULL, 0, out, &ctl->error);
+}
+
+static int local_open(struct ctl *ctl, struct local *local) {
+    int rc = local_open_config(ctl, &local->config);
+    if (rc == 0) {
+        rc = catalog_open(local->config->datasets, local->config->dataset_count, &local->catalog,
+                          &ctl->error);
+    }
+    if (rc == 0) {
+        rc = stream_open(&local->stream, local->config, local->catalog, &ctl->error);
+    }
+    if (rc == 0 && ctl->origin == ORIGIN_STORE) {
+        rc = local_open_store(ctl, local);
+    }
+    return rc;
+}
+
+void local_close(struct ctl *ctl) {
+    struct local *local = ctl->local;
+    if (local == NULL) {
+        return;
+    }
+    step_plan_destroy(local->plan);
+    stream_close(&local->stream);
+    if (local->store != NULL) {
+        store_close(local->store);
+    }
+    if (local->catalog != NULL) {
+        catalog_close(local->catalog);
+    }
+    config_destroy(local->config);
+    free(local);
+    ctl->local = NULL;
+}
+
+/* The stored state nearest before `step`, when it is ahead of the stream. */
+static int local_restore(struct local *local, uint64_t step, struct error *error) {
+    struct stream *stream = &local->stream;
+    struct store_step row;
+    int rc = store_get_step(local->store, step, &row, error);
+    if (rc <= 0 || row.step <= stream->state->step) {
+        return rc < 0 ? rc : 0;
+    }
+    rc = plan_state_decode(stream->state, row.state, row.state_bytes, error);
+    if (rc == 0) {
+        rc = planner_check_state(stream->planner, stream->state, error);
+    }
+    return rc < 0 ? error_prefix(error, "stored state of step %" PRIu64, row.step) : 0;
+}
+
+/* Opens on the first question and brings the stream to `step`. */
+static int local_seek(struct ctl *ctl, uint64_t step) {
+    struct local *local = ctl->local;
+    int rc = 0;
+    if (local->store != NULL) {
+        rc = local_restore(local, step, &ctl->error);
+    }
+    return rc < 0 ? rc : stream_seek(&local->stream, step, &ctl->error);
+}
+
+/* Opens whatever this run reads, once. */
+static int local_get(struct ctl *ctl) {
+    if (ctl->local != NULL) {
+        return 0;
+    }
+    ctl->local = calloc(1, sizeof *ctl->local);
+    return ctl->local == NULL ? no_memory(ctl) : local_open(ctl, ctl->local);
+}
+
+/* Brings the stream to the first step that the ranks had not committed. */
+static int local_now(struct ctl *ctl) {
+    int rc = local_get(ctl);
+    return rc < 0 ? rc : local_seek(ctl, ctl->local->summary.committed_step);
+}
+
+static int local_plan(struct ctl *ctl, uint64_t step, bool details,
+                      Ballast__V1__PlanResponse **out) {
+    int rc = local_get(ctl);
+    if (rc == 0) {
+        rc = local_seek(ctl, step);
+    }
+    if (rc < 0) {
+        return rc;
+    }
+    struct local *local = ctl->local;
+    step_plan_destroy(local->plan);
+    local->plan = NULL;
+    rc = stream_step(&local->stream, &local->plan, &ctl->error);
+    if (rc < 0) {
+        return rc;
+    }
+    Ballast__V1__PlanResponse *response = message_create(&ctl->arena,
+                                                         &ballast__v1__plan_response__descriptor);
+    if (response == NULL) {
+        return no_memory(ctl);
+    }
+    response->plan = message_step_plan(&ctl->arena, local->plan, 0, local->plan->micro_batch_count,
+                                       details);
+    if (response->plan == NULL) {
+        return no_memory(ctl);
+    }
+    *out = response;
+    return 0;
+}
+
+static int local_queues(struct ctl *ctl, bool documents, Ballast__V1__QueuesResponse **out) {
+    int rc = local_now(ctl);
+    if (rc < 0) {
+        return rc;
+    }
+    struct stream *stream = &ctl->local->stream;
+    *out = message_queues(&ctl->arena, stream->state, &planner_options(stream->planner)->bands,
+                          documents);
+    return *out == NULL ? no_memory(ctl) : 0;
+}
+
+/* Fills one pointer for each dataset; NULL when out of memory. */
+static Ballast__V1__DatasetStatus **local_datasets(struct ctl *ctl) {
+    const struct catalog *catalog = ctl->local->catalog;
+    uint32_t count = catalog_count(catalog);
+    Ballast__V1__DatasetStatus **all = arena_array(&ctl->arena, count, sizeof(void *));
+    for (uint32_t i = 0; all != NULL && i < count; i++) {
+        const struct dataset *dataset = catalog_dataset(catalog, i);
+        all[i] = message_dataset(&ctl->arena, ctl->local->stream.state, i, dataset_name(dataset),
+                                 dataset_documents(dataset), dataset_tokens(dataset));
+        if (all[i] == NULL) {
+            return NULL;
+        }
+    }
+    return all;
+}
+
+static int local_corpus(struct ctl *ctl, Ballast__V1__CorpusResponse **out) {
+    int rc = local_now(ctl);
+    if (rc < 0) {
+        return rc;
+    }
+    Ballast__V1__CorpusResponse *response = message_create(
+        &ctl->arena, &ballast__v1__corpus_response__descriptor);
+    uint8_t *fingerprint = arena_alloc(&ctl->arena, 16);
+    Ballast__V1__DatasetStatus **datasets = local_datasets(ctl);
+    if (response == NULL || fingerprint == NULL || datasets == NULL) {
+        return no_memory(ctl);
+    }
+    rc = catalog_fingerprint(ctl->local->catalog, fingerprint, &ctl->error);
+    if (rc < 0) {
+        return rc;
+    }
+    response->n_datasets = catalog_count(ctl->local->catalog);
+    response->datasets = datasets;
+    response->fingerprint.len = 16;
+    response->fingerprint.data = fingerprint;
+    *out = response;
+    return 0;
+}
+
+static int local_delays(struct ctl *ctl, Ballast__V1__DelaysResponse **out) {
+    int rc = local_now(ctl);
+    if (rc < 0) {
+        return rc;
+    }
+    const struct catalog *catalog = ctl->local->catalog;
+    uint32_t count = catalog_count(catalog);
+    Ballast__V1__DelaysResponse *response = message_create(
+        &ctl->arena, &ballast__v1__delays_response__descriptor);
+    Ballast__V1__DatasetDelay **all = arena_array(&ctl->arena, count, sizeof(void *));
+    if (response == NULL || all == NULL) {
+        return no_memory(ctl);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        all[i] = message_delay(&ctl->arena, ctl->local->stream.state, i,
+                               dataset_name(catalog_dataset(catalog, i)));
+        if (all[i] == NULL) {
+            return no_memory(ctl);
+        }
+    }
+    response->n_datasets = count;
+    response->datasets = all;
+    *out = response;
+    return 0;
+}
+
+/* The balance of the last committed step, when its row is still there. */
+static int local_balance(struct ctl *ctl, Ballast__V1__Balance **out) {
+    struct local *local = ctl->local;
+    uint64_t committed = local->summary.committed_step;
+    struct balance none = {0};
+    struct store_step row;
+    int found = 0;
+    if (local->store != NULL && committed > 0) {
+        found = store_get_step(local->store, committed - 1, &row, &ctl->error);
+    }
+    if (found < 0) {
+        return found;
+    }
+    bool exact = found == 1 && row.step == committed - 1;
+    *out = message_balance(&ctl->arena, exact ? &row.balance : &none);
+    return *out == NULL ? no_memory(ctl) : 0;
+}
+
+static void status_fill(struct ctl *ctl, Ballast__V1__StatusResponse *status) {
+    struct local *local = ctl->local;
+    status->version = BALLAST_VERSION;
+    status->job_digest.len = sizeof local->summary.job_digest;
+    status->job_digest.data = local->summary.job_digest;
+    status->next_step = local->summary.steps_end;
+    status->committed_step = local->summary.committed_step;
+    status->durable_step = local->summary.committed_step;
+    status->generation = local->summary.generation;
+    status->profile = (char *)planner_model(local->stream.planner)->name;
+    status->state = "stopped";
+    status->n_datasets = catalog_count(local->catalog);
+}
+
+static int local_status(struct ctl *ctl, Ballast__V1__StatusResponse **out) {
+    int rc = local_now(ctl);
+    if (rc < 0) {
+        return rc;
+    }
+    Ballast__V1__StatusResponse *response = message_create(
+        &ctl->arena, &ballast__v1__status_response__descriptor);
+    Ballast__V1__DatasetStatus **datasets = local_datasets(ctl);
+    if (response == NULL || datasets == NULL) {
+        return no_memory(ctl);
+    }
+    response->datasets = datasets;
+    status_fill(ctl, response);
+    rc = local_balance(ctl, &response->balance);
+    if (rc == 0) {
+        *out = response;
+    }
+    return rc;
+}
+
+static Ballast__V1__Setting *setting_message(struct arena *arena, const struct config *config,
+                                             size_t i) {
+    struct config_setting setting;
+    Ballast__V1__Setting *message = message_create(arena, &ballast__v1__setting__descriptor);
+    if (message == NULL) {
+        return NULL;
+    }
+    config_setting(config, i, &setting);
+    message->name = arena_strdup(arena, setting.name);
+    message->value = arena_strdup(arena, setting.value);
+    message->source = arena_strdup(arena, setting.origin);
+    bool whole = message->name != NULL && message->value != NULL && message->source != NULL;
+    return whole ? message : NULL;
+}
+
+static int config_answer(struct ctl *ctl, const struct config *config,
+                         Ballast__V1__ConfigResponse **out) {
+    size_t count = config_setting_count(config);
+    Ballast__V1__ConfigResponse *response = message_create(
+        &ctl->arena, &ballast__v1__config_response__descriptor);
+    Ballast__V1__Setting **all = arena_array(&ctl->arena, count, sizeof(void *));
+    if (response == NULL || all == NULL) {
+        return no_memory(ctl);
+    }
+    for (size_t i = 0; i < count; i++) {
+        all[i] = setting_message(&ctl->arena, config, i);
+        if (all[i] == NULL) {
+            return no_memory(ctl);
+        }
+    }
+    response->n_settings = count;
+    response->settings = all;
+    *out = response;
+    return 0;
+}
+
+/* What the file says needs no corpus and no store. */
+static int local_config(struct ctl *ctl, Ballast__V1__ConfigResponse **out) {
+    struct config *config = NULL;
+    int rc = local_open_config(ctl, &config);
+    if (rc == 0) {
+        rc = config_answer(ctl, config, out);
+    }
+    config_destroy(config);
+    return rc;
+}
+
+const struct answers local_answers = {
+    .status = local_status,
+    .queues = local_queues,
+    .plan = local_plan,
+    .delays = local_delays,
+    .corpus = local_corpus,
+    .config = local_config,
+};

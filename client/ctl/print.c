@@ -1,0 +1,39 @@
+/* print: see print.h. */
+#include "client/ctl/print.h"
+
+#include "client/ctl/json.h"
+#include "client/ctl/table.h"
+#include "client/ctl/units.h"
+
+#include <inttypes.h>
+
+void print_message(const ProtobufCMessage *message) {
+    struct json json;
+    json_init(&json, stdout);
+    json_message(&json, message);
+    json_line(&json);
+}
+
+void print_datasets(Ballast__V1__DatasetStatus *const *datasets, size_t count) {
+    static const struct table_column columns[] = {
+        {"NAME", TABLE_LEFT, 0},     {"DOCS", TABLE_RIGHT, 0},      {"TOKENS", TABLE_RIGHT, 0},
+        {"ARRIVED", TABLE_RIGHT, 0}, {"DELIVERED", TABLE_RIGHT, 0}, {"WAITING", TABLE_RIGHT, 0},
+        {"DROPPED", TABLE_RIGHT, 0}, {"SHARE", TABLE_RIGHT, 0},     {"EPOCH", TABLE_RIGHT, 0},
+    };
+    struct table table;
+    table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (size_t i = 0; i < count; i++) {
+        const Ballast__V1__DatasetStatus *dataset = datasets[i];
+        table_cell(&table, "%s", dataset->name);
+        table_cell(&table, "%s", units_count(dataset->documents).text);
+        table_cell(&table, "%s", units_count(dataset->tokens).text);
+        table_cell(&table, "%s", units_count(dataset->arrived_tokens).text);
+        table_cell(&table, "%s", units_count(dataset->delivered_tokens).text);
+        table_cell(&table, "%s", units_count(dataset->waiting_tokens).text);
+        table_cell(&table, "%s", units_count(dataset->dropped_tokens).text);
+        table_cell(&table, "%s", units_share(dataset->share_ppm).text);
+        table_cell(&table, "%" PRIu64, dataset->epoch);
+    }
+    table_print(&table, stdout);
+    table_deinit(&table);
+}

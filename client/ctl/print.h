@@ -1,0 +1,15 @@
+/* print: pieces of output that several commands share. */
+#ifndef BALLAST_CTL_PRINT_H
+#define BALLAST_CTL_PRINT_H
+
+#include "ballast.pb-c.h"
+
+#include <stddef.h>
+
+/* One message as one line of JSON on stdout. */
+void print_message(const ProtobufCMessage *message);
+
+/* The datasets' counters as a table on stdout. */
+void print_datasets(Ballast__V1__DatasetStatus *const *datasets, size_t count);
+
+#endif
