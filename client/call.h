@@ -1,6 +1,7 @@
 /* call: one ttrpc connection, blocking, for libballast and ballastctl.
  *
  * Unary calls and one bidirectional stream. Not thread-safe. Knows frames and messages, not ranks.
+ * A timeout is in milliseconds; below 0 there is none.
  */
 #ifndef BALLAST_CLIENT_CALL_H
 #define BALLAST_CLIENT_CALL_H
@@ -14,19 +15,29 @@
 struct call_channel;
 
 /* Connects to a Unix socket, retrying until timeout_ms while the daemon is not there (0: one try).
- * -ECONNREFUSED "no daemon listens on PATH; start ballastd or check --socket", -ENAMETOOLONG, ...
- */
+ * -ECONNREFUSED "no daemon listens on PATH; start ballastd or check --socket", -EACCES,
+ * -ENAMETOOLONG, ... The caller closes the channel. */
 int call_open(const char *path, int timeout_ms, struct call_channel **out, struct error *error);
-void call_close(struct call_channel *channel);
+void call_close(struct call_channel *channel); /* NULL is fine */
 int call_fd(const struct call_channel *channel);
 
 /* Sends a request and waits for its response. The response is unpacked into `arena` and belongs to
- * it. A refusal comes back as the errno of its status with the daemon's sentence in `error`.
- * Frames of an open stream that arrive meanwhile are kept for call_stream_next. */
+ * it. A refusal comes back as the errno of its status with the daemon's sentence in `error`; no
+ * answer in time is -ETIMEDOUT; a connection that broke is -EPIPE or -ECONNRESET, which no refusal
+ * is. Frames of an open stream that arrive meanwhile are kept for call_stream_next. */
 int call_unary(struct call_channel *channel, const char *service, const char *method,
                const ProtobufCMessage *request, const ProtobufCMessageDescriptor *response_type,
                struct arena *arena, ProtobufCMessage **response, int timeout_ms,
                struct error *error);
+
+/* The two halves of call_unary, one call at a time: send the request; wait for its response, which
+ * returns 1, or 0 after the timeout and may then be waited for again. Starting another call gives
+ * up on the one before: its late response is dropped. */
+int call_start(struct call_channel *channel, const char *service, const char *method,
+               const ProtobufCMessage *request, struct error *error);
+int call_finish(struct call_channel *channel, const ProtobufCMessageDescriptor *response_type,
+                struct arena *arena, ProtobufCMessage **response, int timeout_ms,
+                struct error *error);
 
 /* Opens the one stream of the channel, then sends messages on it. */
 int call_stream_open(struct call_channel *channel, const char *service, const char *method,
@@ -34,8 +45,9 @@ int call_stream_open(struct call_channel *channel, const char *service, const ch
 int call_stream_send(struct call_channel *channel, const ProtobufCMessage *message,
                      struct error *error);
 
-/* Next message of the stream: 1 with *message in `arena`; 0 after timeout_ms (-1: for ever); when
- * the daemon ended the stream or the connection broke, the negative errno with the sentence. */
+/* Next message of the stream: 1 with *message in `arena`; 0 after the timeout; when the daemon
+ * ended the stream or the connection broke, the negative errno with the sentence (-EPIPE when it
+ * ended without a reason). What arrived before the end is given out first. */
 int call_stream_next(struct call_channel *channel, const ProtobufCMessageDescriptor *type,
                      struct arena *arena, ProtobufCMessage **message, int timeout_ms,
                      struct error *error);

@@ -1,0 +1,479 @@
+/* call: see call.h.
+ *
+ * Frames are read into one buffer and looked at in place; only those that arrive out of turn (a
+ * batch while a unary call waits) are copied to a list. Sending gives up after SEND_TIMEOUT_MS:
+ * our messages are small, so a socket that stays full means a daemon that stopped reading. */
+#include "client/call.h"
+
+#include "client/deadline.h"
+#include "proto/frame.h"
+#include "ttrpc.pb-c.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define READER_BYTES       (FRAME_HEADER_BYTES + FRAME_DATA_BYTES_MAX)
+#define OUT_BYTES_MAX      (4u * FRAME_DATA_BYTES_MAX) /* message, envelope and frame of one send */
+#define KEPT_BYTES_MAX     (64u << 20)
+#define ENVELOPE_BYTES_MAX (64u << 10) /* besides the payload */
+#define SEND_TIMEOUT_MS    30000
+#define RETRY_MS_MIN       10
+#define RETRY_MS_MAX       500
+
+struct call_frame {
+    struct call_frame *next;
+    struct frame_header header;
+    uint8_t data[];
+};
+
+struct call_channel {
+    int fd;
+    uint32_t stream_next; /* id of the next request */
+    uint32_t stream;      /* id of the open stream, 0 without */
+    uint32_t pending;     /* id of the unary call that is waited for, 0 without */
+    int send_code;        /* why nothing can be sent any more, 0 while it can */
+    int receive_code;     /* likewise for receiving */
+    struct frame_reader reader;
+    uint8_t *buffer;
+    struct call_frame *kept; /* oldest first */
+    struct call_frame **kept_end;
+    size_t kept_bytes;
+    struct arena out;
+};
+
+/* A frame in hand: `owned` is freed after use, NULL while it stands in the reader's buffer. */
+struct call_taken {
+    struct frame_header header;
+    const uint8_t *data;
+    struct call_frame *owned;
+};
+
+static int call_broken(int code, struct error *error) {
+    switch (code) {
+    case -EPIPE:
+        return error_set(error, code, "the daemon closed the connection");
+    case -EMSGSIZE:
+    case -EPROTO:
+        return error_set(error, code,
+                         "the connection does not follow the protocol; is this the "
+                         "socket of a ballastd of this version?");
+    case -ETIMEDOUT:
+        return error_set(error, code, "the daemon reads nothing from the connection");
+    default:
+        return error_set(error, code, "connection to the daemon: %s", strerror(-code));
+    }
+}
+
+static int call_connect(const char *path, int *out, struct error *error) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t bytes = strlen(path) + 1;
+    if (bytes > sizeof address.sun_path) {
+        return error_set(error, -ENAMETOOLONG, "socket path %s has %zu bytes, at most %zu fit",
+                         path, bytes - 1, sizeof address.sun_path - 1);
+    }
+    memcpy(address.sun_path, path, bytes);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        return error_set(error, -errno, "open a socket: %s", strerror(errno));
+    }
+    if (connect(fd, (const struct sockaddr *)&address, sizeof address) == 0) {
+        *out = fd;
+        return 0;
+    }
+    int code = -errno;
+    close(fd);
+    switch (code) {
+    case -ENOENT:
+    case -ECONNREFUSED:
+        return error_set(error, -ECONNREFUSED,
+                         "no daemon listens on %s; start ballastd or check --socket", path);
+    case -EAGAIN:
+        return error_set(error, -ECONNREFUSED, "the daemon on %s accepts no more connections",
+                         path);
+    case -EACCES:
+        return error_set(error, code,
+                         "not allowed to connect to %s; ask for its group, or check its mode",
+                         path);
+    default:
+        return error_set(error, code, "connect to %s: %s", path, strerror(-code));
+    }
+}
+
+static int call_connect_until(const char *path, int64_t deadline, int *out, struct error *error) {
+    int64_t pause_ns = (int64_t)RETRY_MS_MIN * 1000000;
+    for (;;) {
+        int code = call_connect(path, out, error);
+        int64_t now = deadline_now_ns();
+        if (code != -ECONNREFUSED || now >= deadline) {
+            return code;
+        }
+        (void)deadline_poll(-1, 0, deadline_earlier(deadline, now + pause_ns));
+        pause_ns = deadline_earlier(2 * pause_ns, (int64_t)RETRY_MS_MAX * 1000000);
+    }
+}
+
+int call_open(const char *path, int timeout_ms, struct call_channel **out, struct error *error) {
+    int fd = -1;
+    int code = call_connect_until(path, deadline_in_ms(timeout_ms), &fd, error);
+    if (code < 0) {
+        return code;
+    }
+    struct call_channel *channel = calloc(1, sizeof *channel);
+    uint8_t *buffer = malloc(READER_BYTES);
+    if (channel == NULL || buffer == NULL) {
+        free(buffer);
+        free(channel);
+        close(fd);
+        return error_set(error, -ENOMEM, "connect to %s: out of memory", path);
+    }
+    channel->fd = fd;
+    channel->stream_next = 1;
+    channel->buffer = buffer;
+    channel->kept_end = &channel->kept;
+    frame_reader_init(&channel->reader, buffer, READER_BYTES);
+    arena_init(&channel->out, OUT_BYTES_MAX);
+    *out = channel;
+    return 0;
+}
+
+void call_close(struct call_channel *channel) {
+    if (channel == NULL) {
+        return;
+    }
+    close(channel->fd);
+    while (channel->kept != NULL) {
+        struct call_frame *next = channel->kept->next;
+        free(channel->kept);
+        channel->kept = next;
+    }
+    arena_deinit(&channel->out);
+    free(channel->buffer);
+    free(channel);
+}
+
+int call_fd(const struct call_channel *channel) {
+    return channel->fd;
+}
+
+static int call_write(struct call_channel *channel, const uint8_t *bytes, size_t count) {
+    int64_t deadline = deadline_in_ms(SEND_TIMEOUT_MS);
+    while (count > 0) {
+        ssize_t sent = send(channel->fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent >= 0) {
+            bytes += sent;
+            count -= (size_t)sent;
+        } else if (errno == EAGAIN) {
+            int ready = deadline_poll(channel->fd, POLLOUT, deadline);
+            if (ready <= 0) {
+                return ready == 0 ? -ETIMEDOUT : ready;
+            }
+        } else if (errno != EINTR) {
+            return -errno;
+        }
+    }
+    return 0;
+}
+
+/* Sends one frame around a packed message; `header` lacks the length only. */
+static int call_send(struct call_channel *channel, struct frame_header header,
+                     const ProtobufCMessage *message, struct error *error) {
+    size_t bytes = message == NULL ? 0 : protobuf_c_message_get_packed_size(message);
+    if (channel->send_code < 0) {
+        return call_broken(channel->send_code, error);
+    }
+    if (bytes > FRAME_DATA_BYTES_MAX) {
+        return error_set(error, -EMSGSIZE, "a message of %zu bytes does not fit a frame of %u",
+                         bytes, FRAME_DATA_BYTES_MAX);
+    }
+    uint8_t *frame = arena_alloc(&channel->out, FRAME_HEADER_BYTES + bytes);
+    if (frame == NULL) {
+        return error_set(error, -ENOMEM, "send a message of %zu bytes: out of memory", bytes);
+    }
+    header.length = (uint32_t)bytes;
+    frame_header_encode(&header, frame);
+    if (message != NULL) {
+        protobuf_c_message_pack(message, frame + FRAME_HEADER_BYTES);
+    }
+    channel->send_code = call_write(channel, frame, FRAME_HEADER_BYTES + bytes);
+    return channel->send_code < 0 ? call_broken(channel->send_code, error) : 0;
+}
+
+/* Sends a request frame for a new stream id, which is returned in *stream. */
+static int call_request(struct call_channel *channel, const char *service, const char *method,
+                        const ProtobufCMessage *payload, uint8_t flags, uint32_t *stream,
+                        struct error *error) {
+    Ttrpc__Request request = TTRPC__REQUEST__INIT;
+    request.service = (char *)service;
+    request.method = (char *)method;
+    arena_reset(&channel->out);
+    if (payload != NULL) {
+        request.payload.len = protobuf_c_message_get_packed_size(payload);
+        request.payload.data = arena_alloc(&channel->out, request.payload.len);
+        if (request.payload.data == NULL) {
+            return error_set(error, -EMSGSIZE, "%s: a request of %zu bytes does not fit a frame",
+                             method, request.payload.len);
+        }
+        protobuf_c_message_pack(payload, request.payload.data);
+    }
+    uint32_t id = channel->stream_next;
+    struct frame_header header = {.stream = id, .type = FRAME_REQUEST, .flags = flags};
+    int code = call_send(channel, header, &request.base, error);
+    if (code == 0) {
+        channel->stream_next = id + 2;
+        *stream = id;
+    }
+    return code;
+}
+
+static int call_keep(struct call_channel *channel, const struct frame_header *header,
+                     const uint8_t *data) {
+    size_t bytes = sizeof(struct call_frame) + header->length;
+    if (bytes > KEPT_BYTES_MAX - channel->kept_bytes) {
+        return -EPROTO;
+    }
+    struct call_frame *frame = malloc(bytes);
+    if (frame == NULL) {
+        return -ENOMEM;
+    }
+    frame->next = NULL;
+    frame->header = *header;
+    memcpy(frame->data, data, header->length);
+    *channel->kept_end = frame;
+    channel->kept_end = &frame->next;
+    channel->kept_bytes += bytes;
+    return 0;
+}
+
+static bool call_take_kept(struct call_channel *channel, uint32_t stream, struct call_taken *out) {
+    for (struct call_frame **at = &channel->kept; *at != NULL; at = &(*at)->next) {
+        struct call_frame *frame = *at;
+        if (frame->header.stream == stream) {
+            *at = frame->next;
+            if (frame->next == NULL) {
+                channel->kept_end = at;
+            }
+            channel->kept_bytes -= sizeof *frame + frame->header.length;
+            *out = (struct call_taken){frame->header, frame->data, frame};
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Looks at the next frame in the buffer: 1 it is of `stream`; 0 there is none; 2 it was another's,
+ * and is kept, or dropped as the late answer to a call that was given up. */
+static int call_take_read(struct call_channel *channel, uint32_t stream, struct call_taken *out) {
+    const char *reason;
+    struct frame_header *header = &out->header;
+    out->owned = NULL;
+    int code = frame_reader_next(&channel->reader, header, &out->data, &reason);
+    if (code <= 0) {
+        return code;
+    }
+    if (header->type == FRAME_REQUEST || header->stream % 2 == 0 ||
+        header->stream >= channel->stream_next) {
+        return -EPROTO;
+    }
+    if (header->stream == stream) {
+        return 1;
+    }
+    if (header->stream == channel->stream || header->stream == channel->pending) {
+        code = call_keep(channel, header, out->data);
+    }
+    return code < 0 ? code : 2;
+}
+
+static int call_read(struct call_channel *channel, int64_t deadline) {
+    for (;;) {
+        size_t space;
+        uint8_t *to = frame_reader_space(&channel->reader, &space);
+        ssize_t got = recv(channel->fd, to, space, MSG_DONTWAIT);
+        if (got > 0) {
+            frame_reader_fill(&channel->reader, (size_t)got);
+            return 1;
+        }
+        if (got == 0) {
+            return -EPIPE;
+        }
+        if (errno != EAGAIN && errno != EINTR) {
+            return -errno;
+        }
+        int ready = deadline_poll(channel->fd, POLLIN, deadline);
+        if (ready <= 0) {
+            return ready;
+        }
+    }
+}
+
+/* Next frame of a stream: 1, or 0 when the deadline passed. */
+static int call_take(struct call_channel *channel, uint32_t stream, int64_t deadline,
+                     struct call_taken *out, struct error *error) {
+    if (call_take_kept(channel, stream, out)) {
+        return 1;
+    }
+    for (;;) {
+        int code = call_take_read(channel, stream, out);
+        if (code == 1) {
+            return 1;
+        }
+        if (code == 0) {
+            code = channel->receive_code;
+            if (code == 0) {
+                code = call_read(channel, deadline);
+            }
+            if (code == 0) {
+                return 0;
+            }
+        }
+        if (code < 0) {
+            channel->receive_code = code;
+            return call_broken(code, error);
+        }
+    }
+}
+
+static int call_unpack(const ProtobufCMessageDescriptor *type, struct arena *arena, size_t bytes,
+                       const uint8_t *data, ProtobufCMessage **out, struct error *error) {
+    ProtobufCMessage *message = protobuf_c_message_unpack(type, &arena->allocator, bytes, data);
+    if (message == NULL) {
+        return error_set(error, -EPROTO,
+                         "the daemon's %s of %zu bytes does not unpack within %zu bytes",
+                         type->short_name, bytes, arena->bytes_max);
+    }
+    *out = message;
+    return 0;
+}
+
+/* Opens a response frame: refusals become errors, the payload of a success is unpacked as `type`
+ * (NULL: there is nothing to unpack). */
+static int call_open_response(const struct call_taken *taken,
+                              const ProtobufCMessageDescriptor *type, struct arena *arena,
+                              ProtobufCMessage **out, struct error *error) {
+    struct arena envelope;
+    ProtobufCMessage *message = NULL;
+    arena_init(&envelope, taken->header.length + (size_t)ENVELOPE_BYTES_MAX);
+    int code = call_unpack(&ttrpc__response__descriptor, &envelope, taken->header.length,
+                           taken->data, &message, error);
+    if (code == 0) {
+        const Ttrpc__Response *response = (const Ttrpc__Response *)message;
+        const Ttrpc__Status *status = response->status;
+        if (status != NULL && status->code != 0) {
+            code = status_to_error((unsigned)status->code);
+            const char *sentence = status->message[0] != '\0'
+                                       ? status->message
+                                       : status_sentence(status_from_error(code));
+            (void)error_set(error, code, "%s", sentence);
+        } else if (type != NULL) {
+            code = call_unpack(type, arena, response->payload.len, response->payload.data, out,
+                               error);
+        }
+    }
+    arena_deinit(&envelope);
+    return code;
+}
+
+/* Gives up the call that is waited for: its answer, come or to come, is dropped. */
+static void call_abandon(struct call_channel *channel) {
+    struct call_taken taken;
+    if (channel->pending != 0 && call_take_kept(channel, channel->pending, &taken)) {
+        free(taken.owned);
+    }
+    channel->pending = 0;
+}
+
+int call_start(struct call_channel *channel, const char *service, const char *method,
+               const ProtobufCMessage *request, struct error *error) {
+    call_abandon(channel);
+    return call_request(channel, service, method, request, FRAME_REMOTE_CLOSED, &channel->pending,
+                        error);
+}
+
+int call_finish(struct call_channel *channel, const ProtobufCMessageDescriptor *response_type,
+                struct arena *arena, ProtobufCMessage **response, int timeout_ms,
+                struct error *error) {
+    struct call_taken taken;
+    assert(channel->pending != 0);
+    int code = call_take(channel, channel->pending, deadline_in_ms(timeout_ms), &taken, error);
+    if (code <= 0) {
+        return code;
+    }
+    channel->pending = 0;
+    if (taken.header.type == FRAME_RESPONSE) {
+        code = call_open_response(&taken, response_type, arena, response, error);
+    } else {
+        code = error_set(error, -EPROTO, "the daemon answered a plain call with a stream");
+    }
+    free(taken.owned);
+    return code < 0 ? code : 1;
+}
+
+int call_unary(struct call_channel *channel, const char *service, const char *method,
+               const ProtobufCMessage *request, const ProtobufCMessageDescriptor *response_type,
+               struct arena *arena, ProtobufCMessage **response, int timeout_ms,
+               struct error *error) {
+    int code = call_start(channel, service, method, request, error);
+    if (code < 0) {
+        return code;
+    }
+    code = call_finish(channel, response_type, arena, response, timeout_ms, error);
+    if (code == 0) {
+        call_abandon(channel);
+        return error_set(error, -ETIMEDOUT, "the daemon did not answer %s within %d ms", method,
+                         timeout_ms);
+    }
+    return code < 0 ? code : 0;
+}
+
+int call_stream_open(struct call_channel *channel, const char *service, const char *method,
+                     struct error *error) {
+    assert(channel->stream == 0);
+    return call_request(channel, service, method, NULL, FRAME_REMOTE_OPEN, &channel->stream, error);
+}
+
+int call_stream_send(struct call_channel *channel, const ProtobufCMessage *message,
+                     struct error *error) {
+    if (channel->stream == 0) {
+        return error_set(error, -EPIPE, "the stream has ended");
+    }
+    arena_reset(&channel->out);
+    struct frame_header header = {.stream = channel->stream, .type = FRAME_DATA};
+    return call_send(channel, header, message, error);
+}
+
+/* The response frame that ends a stream, as an error. */
+static int call_stream_end(struct call_channel *channel, const struct call_taken *taken,
+                           struct error *error) {
+    int code = call_open_response(taken, NULL, NULL, NULL, error);
+    channel->stream = 0;
+    return code < 0 ? code : error_set(error, -EPIPE, "the daemon ended the stream");
+}
+
+int call_stream_next(struct call_channel *channel, const ProtobufCMessageDescriptor *type,
+                     struct arena *arena, ProtobufCMessage **message, int timeout_ms,
+                     struct error *error) {
+    int64_t deadline = deadline_in_ms(timeout_ms);
+    for (;;) {
+        struct call_taken taken;
+        if (channel->stream == 0) {
+            return error_set(error, -EPIPE, "the stream has ended");
+        }
+        int code = call_take(channel, channel->stream, deadline, &taken, error);
+        if (code <= 0) {
+            return code;
+        }
+        bool empty = (taken.header.flags & FRAME_NO_DATA) != 0;
+        if (taken.header.type == FRAME_RESPONSE) {
+            code = call_stream_end(channel, &taken, error);
+        } else if (!empty) {
+            code = call_unpack(type, arena, taken.header.length, taken.data, message, error);
+        }
+        free(taken.owned);
+        if (code < 0 || !empty) {
+            return code < 0 ? code : 1;
+        }
+    }
+}
