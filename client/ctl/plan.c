@@ -1,5 +1,6 @@
 /* plan: one step's micro-batches, or a row for each of many steps and what they come to. */
 #include "client/ctl/answers.h"
+#include "client/ctl/json.h"
 #include "client/ctl/print.h"
 #include "client/ctl/summary.h"
 #include "client/ctl/table.h"
@@ -8,6 +9,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define STEPS_MAX 1000000u
 
 struct plan_arguments {
     struct ctl *ctl;
@@ -30,6 +33,9 @@ static void range_parse(struct plan_arguments *arguments, char *text, struct arg
     arguments->last = ctl_number(state, dots + 2, UINT64_MAX - 1, "last step");
     if (arguments->first > arguments->last) {
         argp_error(state, "--steps: the first step comes after the last");
+    }
+    if (arguments->last - arguments->first >= STEPS_MAX) {
+        argp_error(state, "--steps: more than %u steps; ask for fewer", STEPS_MAX);
     }
     arguments->given = true;
     arguments->many = true;
@@ -84,7 +90,7 @@ static const struct argp plan_argp = {
     .args_doc = "STEP",
     .doc = "Shows the plan of a step. With --config alone no daemon is needed: the plan is "
            "computed here, from step 0; with --state from the nearest stored step. --json prints "
-           "everything, one object for each step.",
+           "the whole plan, fragments too; of several steps without them unless asked.",
     .children = ctl_argp_children,
 };
 
@@ -299,46 +305,84 @@ static void figures_take(struct step_figures *figures, const Ballast__V1__StepPl
     figures->plan_ns = plan->plan_ns;
 }
 
-static void print_summary(const struct step_figures *steps, size_t count, uint64_t *scratch) {
-    struct summary sum;
-    summary_of(steps, count, scratch, &sum);
+static void print_summary(const struct summary *sum) {
     printf("\n%" PRIu64 " steps: total mean %s, p99 %s, worst %s; attention %s; context %s\n"
-           "delay mean %s, at most %" PRIu64 " steps; %s tokens a step, spread %s; "
-           "planned in p50 %s, p99 %s\n",
-           sum.steps, units_ratio(sum.total_ppm_mean).text, units_ratio(sum.total_ppm_p99).text,
-           units_ratio(sum.total_ppm_worst).text, units_ratio(sum.attention_ppm_mean).text,
-           units_ratio(sum.context_ppm_mean).text, units_milli(sum.delay_mean_milli).text,
-           sum.delay_max, units_count(sum.steps == 0 ? 0 : sum.tokens / sum.steps).text,
-           units_share(sum.tokens_cv_ppm).text, units_time(sum.plan_ns_p50).text,
-           units_time(sum.plan_ns_p99).text);
+           "delay mean %s, at most %" PRIu64 " steps; %s tokens a step, spread %s\n"
+           "planning a step p50 %s, p99 %s\n",
+           sum->steps, units_ratio(sum->total_ppm_mean).text, units_ratio(sum->total_ppm_p99).text,
+           units_ratio(sum->total_ppm_worst).text, units_ratio(sum->attention_ppm_mean).text,
+           units_ratio(sum->context_ppm_mean).text, units_milli(sum->delay_mean_milli).text,
+           sum->delay_max, units_count(sum->tokens / sum->steps).text,
+           units_share(sum->tokens_cv_ppm).text, units_time(sum->plan_ns_p50).text,
+           units_time(sum->plan_ns_p99).text);
 }
 
-/* Asks for one step after the other and prints each as it comes. */
-static int plan_rows(struct ctl *ctl, const struct answers *answers,
-                     const struct plan_arguments *arguments, struct step_figures *figures,
-                     size_t *count) {
+/* How steps are printed as they come: rows of a table, or elements of one JSON object. */
+struct rows {
+    bool as_json;
+    struct table table;
+    struct json json;
+};
+
+static void rows_begin(struct rows *rows, bool as_json) {
     static const struct table_column columns[] = {
         {"STEP", TABLE_RIGHT, 6},     {"DOCS", TABLE_RIGHT, 5},   {"TOKENS", TABLE_RIGHT, 8},
         {"TOTAL", TABLE_RIGHT, 6},    {"ATTN", TABLE_RIGHT, 6},   {"CP", TABLE_RIGHT, 6},
         {"OUTLIERS", TABLE_RIGHT, 0}, {"FORCED", TABLE_RIGHT, 0}, {"WAITING", TABLE_RIGHT, 0},
         {"DELAY", TABLE_RIGHT, 5},
     };
-    struct table table;
+    rows->as_json = as_json;
+    table_init(&rows->table, columns, sizeof columns / sizeof columns[0]);
+    json_init(&rows->json, stdout);
+    if (as_json) {
+        json_object_begin(&rows->json);
+        json_key(&rows->json, "steps");
+        json_array_begin(&rows->json);
+    }
+}
+
+static void rows_add(struct rows *rows, const Ballast__V1__StepPlan *plan) {
+    if (rows->as_json) {
+        json_message(&rows->json, &plan->base);
+    } else {
+        step_cells(&rows->table, plan);
+        table_print(&rows->table, stdout);
+    }
+}
+
+static void rows_end(struct rows *rows, const struct summary *sum) {
+    if (rows->as_json) {
+        json_array_end(&rows->json);
+        json_key(&rows->json, "summary");
+        print_summary_json(&rows->json, sum);
+        json_object_end(&rows->json);
+        json_line(&rows->json);
+    } else if (sum->steps > 0) {
+        print_summary(sum);
+    }
+    table_deinit(&rows->table);
+}
+
+/* Asks for one step after the other; what was answered before a failure is printed too. */
+static int plan_rows(struct ctl *ctl, const struct answers *answers,
+                     const struct plan_arguments *arguments, struct step_figures *figures,
+                     uint64_t *scratch) {
+    struct rows rows;
+    struct summary sum;
+    size_t count = 0;
     int rc = 0;
-    table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    rows_begin(&rows, ctl->json);
     for (uint64_t step = arguments->first; rc == 0 && step <= arguments->last; step++) {
         Ballast__V1__PlanResponse *response;
         arena_reset(&ctl->arena);
-        rc = answers->plan(ctl, step, arguments->fragments || ctl->json, &response);
-        if (rc == 0 && ctl->json) {
-            print_message(&response->base);
-        } else if (rc == 0) {
-            figures_take(&figures[(*count)++], response->plan);
-            step_cells(&table, response->plan);
-            table_print(&table, stdout);
+        rc = answers->plan(ctl, step, arguments->fragments, &response);
+        if (rc == 0) {
+            figures_take(&figures[count++], response->plan);
+            rows_add(&rows, response->plan);
         }
     }
-    table_deinit(&table);
+    summary_of(figures, count, scratch, &sum);
+    rows_end(&rows, &sum);
     return rc;
 }
 
@@ -347,15 +391,11 @@ static int plan_many(struct ctl *ctl, const struct answers *answers,
     size_t wanted = (size_t)(arguments->last - arguments->first) + 1;
     struct step_figures *figures = calloc(wanted, sizeof *figures);
     uint64_t *scratch = calloc(wanted, sizeof *scratch);
-    size_t count = 0;
     int rc;
     if (figures == NULL || scratch == NULL) {
         rc = error_set(&ctl->error, -ENOMEM, "no memory for %zu steps; ask for fewer", wanted);
     } else {
-        rc = plan_rows(ctl, answers, arguments, figures, &count);
-    }
-    if (count > 0) {
-        print_summary(figures, count, scratch);
+        rc = plan_rows(ctl, answers, arguments, figures, scratch);
     }
     free(scratch);
     free(figures);

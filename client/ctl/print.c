@@ -1,7 +1,6 @@
 /* print: see print.h. */
 #include "client/ctl/print.h"
 
-#include "client/ctl/json.h"
 #include "client/ctl/table.h"
 #include "client/ctl/units.h"
 
@@ -12,6 +11,23 @@ void print_message(const ProtobufCMessage *message) {
     json_init(&json, stdout);
     json_message(&json, message);
     json_line(&json);
+}
+
+void print_summary_json(struct json *json, const struct summary *summary) {
+    json_object_begin(json);
+    json_member_u64(json, "attention_ppm_mean", summary->attention_ppm_mean);
+    json_member_u64(json, "context_ppm_mean", summary->context_ppm_mean);
+    json_member_u64(json, "delay_max", summary->delay_max);
+    json_member_u64(json, "delay_mean_milli", summary->delay_mean_milli);
+    json_member_u64(json, "plan_ns_p50", summary->plan_ns_p50);
+    json_member_u64(json, "plan_ns_p99", summary->plan_ns_p99);
+    json_member_u64(json, "steps", summary->steps);
+    json_member_u64(json, "tokens", summary->tokens);
+    json_member_u64(json, "tokens_cv_ppm", summary->tokens_cv_ppm);
+    json_member_u64(json, "total_ppm_mean", summary->total_ppm_mean);
+    json_member_u64(json, "total_ppm_p99", summary->total_ppm_p99);
+    json_member_u64(json, "total_ppm_worst", summary->total_ppm_worst);
+    json_object_end(json);
 }
 
 void print_datasets(Ballast__V1__DatasetStatus *const *datasets, size_t count) {

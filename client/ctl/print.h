@@ -3,11 +3,16 @@
 #define BALLAST_CTL_PRINT_H
 
 #include "ballast.pb-c.h"
+#include "client/ctl/json.h"
+#include "client/ctl/summary.h"
 
 #include <stddef.h>
 
 /* One message as one line of JSON on stdout. */
 void print_message(const ProtobufCMessage *message);
+
+/* A summary as a JSON object: its fields, keys sorted. */
+void print_summary_json(struct json *json, const struct summary *summary);
 
 /* The datasets' counters as a table on stdout. */
 void print_datasets(Ballast__V1__DatasetStatus *const *datasets, size_t count);

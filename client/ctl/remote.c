@@ -25,8 +25,10 @@ static int remote_call(struct ctl *ctl, const char *method, const ProtobufCMessa
     if (rc < 0) {
         return rc;
     }
-    return call_unary(ctl->channel, "ballast.v1.Admin", method, request, type, &ctl->arena,
-                      response, ctl->timeout_ms, &ctl->error);
+    rc = call_unary(ctl->channel, "ballast.v1.Admin", method, request, type, &ctl->arena, response,
+                    ctl->timeout_ms, &ctl->error);
+    bool gone = rc == -EPIPE || rc == -ECONNRESET;
+    return gone ? -ECONNREFUSED : rc;
 }
 
 static int remote_status(struct ctl *ctl, Ballast__V1__StatusResponse **out) {

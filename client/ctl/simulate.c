@@ -4,6 +4,7 @@
  * beyond what plans say of themselves. */
 #include "client/ctl/ctl.h"
 #include "client/ctl/json.h"
+#include "client/ctl/print.h"
 #include "client/ctl/progress.h"
 #include "client/ctl/stream.h"
 #include "client/ctl/summary.h"
@@ -214,22 +215,11 @@ static void print_runs(const struct run *runs, size_t count) {
 }
 
 static void run_json(struct json *json, const struct run *run) {
-    const struct summary *sum = &run->summary;
     json_object_begin(json);
-    json_member_u64(json, "attention_ppm_mean", sum->attention_ppm_mean);
-    json_member_u64(json, "context_ppm_mean", sum->context_ppm_mean);
-    json_member_u64(json, "delay_max", sum->delay_max);
-    json_member_u64(json, "delay_mean_milli", sum->delay_mean_milli);
-    json_member_u64(json, "plan_ns_p50", sum->plan_ns_p50);
-    json_member_u64(json, "plan_ns_p99", sum->plan_ns_p99);
     json_member_string(json, "policy", run->policy);
     json_member_u64(json, "seed", run->seed);
-    json_member_u64(json, "steps", sum->steps);
-    json_member_u64(json, "tokens", sum->tokens);
-    json_member_u64(json, "tokens_cv_ppm", sum->tokens_cv_ppm);
-    json_member_u64(json, "total_ppm_mean", sum->total_ppm_mean);
-    json_member_u64(json, "total_ppm_p99", sum->total_ppm_p99);
-    json_member_u64(json, "total_ppm_worst", sum->total_ppm_worst);
+    json_key(json, "summary");
+    print_summary_json(json, &run->summary);
     json_object_end(json);
 }
 
