@@ -8,6 +8,10 @@
  *                reads coalesce (default);
  *   ORDER_FULL   documents are permuted;
  *   ORDER_NONE   file order.
+ * The documents behind the last whole block, fewer than a block, keep their place at the end of the
+ * block order and are mixed with the last window only. Every block before them is then whole, and
+ * position, block and window follow from one another by division. The last window is as long as
+ * what is left for it.
  * Pure, integers only, any thread. */
 #ifndef BALLAST_CORPUS_ORDER_H
 #define BALLAST_CORPUS_ORDER_H
@@ -28,7 +32,7 @@ struct order {
 uint64_t order_document(const struct order *order, uint32_t dataset, uint64_t epoch,
                         uint64_t documents, uint64_t position);
 
-/* The keyed permutation itself: value of i in [0, n), n > 0. */
+/* The keyed permutation itself: value of i in [0, n), 0 < n <= 2^62. */
 uint64_t permute(uint64_t key, uint64_t n, uint64_t i);
 
 #endif

@@ -2,8 +2,13 @@
  *
  * Blending: the next document comes from the dataset with the largest token deficit
  * weight * total - tokens * sum(weights) (128-bit, ties to the lower dataset) among those not
- * finished; all parts of a document follow one another. A finished dataset leaves the blend.
- * Empty documents are skipped and counted; overlong ones are treated by rule and counted. */
+ * finished; total and sum are over those too, so that the shares of the rest stay in proportion
+ * when one ends. All parts of a document follow one another. A dataset that has made its passes
+ * leaves the blend, one without documents was never in it. Order within a dataset is
+ * order_document's. Empty documents are skipped and counted; overlong ones are treated by rule and
+ * counted. A pass ends when its last document is taken: position is then 0 and epoch one more, even
+ * while parts of that document are still to come. Documents that are skipped at the very end are
+ * counted by the call that returns 0. */
 #ifndef BALLAST_CORPUS_SOURCE_H
 #define BALLAST_CORPUS_SOURCE_H
 
@@ -17,18 +22,28 @@ struct corpus_source_options {
     struct order order;
     uint64_t epochs; /* passes over each dataset; 0: repeat for ever */
     enum overlong overlong;
-    uint32_t part_limit; /* tokens; longer documents are overlong */
+    uint32_t part_limit; /* tokens, > 0; longer documents are overlong */
 };
 
+/* Immutable after init, any thread. Not to be copied: source.context points to the record. Its
+ * `length` is what the stream gives of a document: after truncation, 0 if it is dropped. */
 struct corpus_source {
     struct document_source source; /* give this to the planner; context is the record itself */
     struct corpus_source_options options;
     const struct catalog *catalog; /* borrowed */
 };
 
-/* Refuses, naming the document, an overlong one under OVERLONG_REFUSE (scans all lengths), and a
- * catalog in which every document is empty or dropped (the stream would never yield anything). */
+/* Refuses, naming the document, an overlong one under OVERLONG_REFUSE (scans all lengths), and,
+ * naming the dataset, one of whose documents every one is empty or dropped (it could never meet its
+ * weight, and the search for its next document would not end). A dataset without any document is
+ * legal unless all are. */
 int corpus_source_init(struct corpus_source *source, const struct catalog *catalog,
                        const struct corpus_source_options *options, struct error *error);
+
+/* Whether a cursor that was restored can be one of this source: positions and passes in range, the
+ * open document the one that was taken last. -EBADMSG with what does not fit; next() would assert
+ * on such a cursor or read past the end of a dataset. */
+int corpus_source_check(const struct corpus_source *source, const struct source_cursor *cursor,
+                        struct error *error);
 
 #endif
