@@ -33,9 +33,9 @@ struct model_options {
 };
 
 struct work_model {
-    struct tile_model tiles; /* prices layouts, always */
-    uint64_t cost_linear;    /* as above */
-    uint32_t knots; /* 0 with cost_linear */
+    struct tile_model tiles;               /* prices layouts, always */
+    uint64_t cost_linear;                  /* as above */
+    uint32_t knots;                        /* 0 with cost_linear */
     uint32_t lengths[WORK_KNOTS_MAX];      /* strictly ascending, [0] = 0 */
     uint64_t attention_ps[WORK_KNOTS_MAX]; /* W_a of one stage and CP share, non-decreasing */
     uint64_t row_ps;                       /* W_l per row of a rank, one stage */

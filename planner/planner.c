@@ -1,1 +1,203 @@
-#include "planner/planner.h"
+/* planner: memory of the planner, and the step as a whole; see planner.h and step.h. */
+#include "planner/step.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* An array of `count` at the running offset `at`; NULL while only measuring. */
+static void *planner_array(uint8_t *memory, size_t *at, size_t count, size_t item_bytes) {
+    const size_t alignment = _Alignof(max_align_t);
+    size_t begin = (*at + alignment - 1) / alignment * alignment;
+    *at = begin + count * item_bytes;
+    return memory != NULL ? memory + begin : NULL;
+}
+
+/* Lays the arrays out behind the record; returns the bytes of all. */
+static size_t planner_lay_out(struct planner *p, uint8_t *memory) {
+    const struct plan_options *options = &p->options;
+    size_t held = options->waiting_max;
+    size_t bins = step_bins_max(options);
+    size_t micro_batches = options->micro_batches;
+    size_t fragments = layout_rank_fragments_max(options->waiting_max);
+    size_t pack_bytes = pack_greedy_bytes(options->waiting_max, step_bins_max(options));
+    size_t at = sizeof *p;
+    p->rows = planner_array(memory, &at, held, sizeof *p->rows);
+    p->departures = planner_array(memory, &at, held, sizeof *p->departures);
+    p->verdicts = planner_array(memory, &at, held, sizeof *p->verdicts);
+    p->indexes = planner_array(memory, &at, held, sizeof *p->indexes);
+    p->lengths = planner_array(memory, &at, held, sizeof *p->lengths);
+    p->bins = planner_array(memory, &at, held, sizeof *p->bins);
+    p->order = planner_array(memory, &at, held, sizeof *p->order);
+    p->works = planner_array(memory, &at, held, sizeof *p->works);
+    p->keys = planner_array(memory, &at, held, sizeof *p->keys);
+    p->fragments = planner_array(memory, &at, fragments, sizeof *p->fragments);
+    p->row_begins = planner_array(memory, &at, bins + 1, sizeof *p->row_begins);
+    p->bin_works = planner_array(memory, &at, bins, sizeof *p->bin_works);
+    p->bin_tokens_held = planner_array(memory, &at, bins, sizeof *p->bin_tokens_held);
+    p->bin_order = planner_array(memory, &at, bins, sizeof *p->bin_order);
+    p->bin_numbers = planner_array(memory, &at, bins, sizeof *p->bin_numbers);
+    p->pack_scratch = planner_array(memory, &at, pack_bytes, 1);
+    p->slots = planner_array(memory, &at, micro_batches, sizeof *p->slots);
+    p->loads = planner_array(memory, &at, micro_batches, sizeof *p->loads);
+    p->replica_heap = planner_array(memory, &at, options->dp, sizeof *p->replica_heap);
+    p->replica_taken = planner_array(memory, &at, options->dp, sizeof *p->replica_taken);
+    p->replica_loads = planner_array(memory, &at, options->dp, sizeof *p->replica_loads);
+    p->choices = planner_array(memory, &at, micro_batches, sizeof *p->choices);
+    return at;
+}
+
+struct planner *planner_create(const struct plan_options *options,
+                               const struct document_source *source, struct error *error) {
+    assert(options->step_tokens > 0 && source->dataset_count > 0);
+    struct planner made = {
+        .options = *options,
+        .source = source,
+        .row_unit = plan_row_unit(options),
+        .bin_tokens = plan_bin_tokens(options),
+        .part_limit = plan_part_limit(options),
+    };
+    if (work_model_init(&made.model, &options->model, options->cp, options->pp, options->tp,
+                        made.part_limit, error) < 0) {
+        return NULL;
+    }
+    made.after = planner_state_create(&made);
+    size_t bytes = planner_lay_out(&made, NULL);
+    struct planner *planner = calloc(1, bytes);
+    if (planner == NULL || made.after == NULL) {
+        plan_state_destroy(made.after);
+        free(planner);
+        (void)error_set(error, -ENOMEM,
+                        "no memory to plan with: %zu bytes; lower queues.waiting_max = %" PRIu32,
+                        bytes, options->waiting_max);
+        return NULL;
+    }
+    *planner = made;
+    (void)planner_lay_out(planner, (uint8_t *)planner);
+    return planner;
+}
+
+void planner_destroy(struct planner *planner) {
+    if (planner != NULL) {
+        plan_state_destroy(planner->after);
+        free(planner);
+    }
+}
+
+const struct plan_options *planner_options(const struct planner *planner) {
+    return &planner->options;
+}
+
+const struct work_model *planner_model(const struct planner *planner) {
+    return &planner->model;
+}
+
+struct plan_state *planner_state_create(const struct planner *planner) {
+    return plan_state_create(planner->source->dataset_count, planner->options.waiting_max);
+}
+
+/* Steps are T tokens long before and behind the current one. */
+static uint64_t step_nominal(const struct planner *planner, uint64_t offset) {
+    uint64_t step_tokens = planner->options.step_tokens;
+    uint64_t step = planner->after->step;
+    uint64_t target = planner->after->target_tokens;
+    if (offset >= target) {
+        return step + (offset - target) / step_tokens;
+    }
+    uint64_t behind = (target - offset + step_tokens - 1) / step_tokens;
+    return behind < step ? step - behind : 0;
+}
+
+bool step_read(struct planner *planner, uint32_t limit, struct document *out) {
+    struct plan_state *after = planner->after;
+    if (planner->source->next(planner->source->context, &after->cursor, limit, out) == 0) {
+        planner->ended = true;
+        return false;
+    }
+    assert(0 < out->length && out->length <= limit);
+    assert(out->dataset < after->cursor.dataset_count);
+    out->nominal_step = step_nominal(planner, after->stream_tokens);
+    out->stream_index = after->stream_parts++;
+    after->stream_tokens += out->length;
+    return true;
+}
+
+uint32_t step_pack(struct planner *p, uint32_t count, uint32_t bins) {
+    struct pack_input input = {
+        .lengths = p->lengths,
+        .works = p->works,
+        .items = count,
+        .bins = bins,
+        .tokens_max = p->bin_tokens,
+        .search = p->options.search,
+    };
+    for (uint32_t i = 0; i < count; i++) {
+        p->lengths[i] = p->after->waiting[p->indexes[i]].document.length;
+        p->works[i] = work_of(&p->model, p->lengths[i]);
+    }
+    pack_greedy(&input, p->pack_scratch, p->bins, p->order, p->bin_works, p->bin_tokens_held);
+    uint32_t left_over = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        left_over += p->bins[i] == PACK_LEFT_OVER;
+    }
+    return left_over;
+}
+
+void step_group(struct planner *p, uint32_t count, uint32_t bins) {
+    uint32_t *begins = p->row_begins;
+    for (uint32_t bin = 0; bin <= bins; bin++) {
+        begins[bin] = 0;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (p->bins[i] != PACK_LEFT_OVER) {
+            begins[p->bins[i] + 1]++;
+        }
+    }
+    for (uint32_t bin = 0; bin < bins; bin++) {
+        begins[bin + 1] += begins[bin];
+        p->bin_order[bin] = begins[bin];
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t item = p->order[i];
+        uint32_t bin = p->bins[item];
+        if (bin != PACK_LEFT_OVER) {
+            struct waiting *row = &p->rows[p->bin_order[bin]++];
+            *row = p->after->waiting[p->indexes[item]];
+            row->bin = bin;
+        }
+    }
+}
+
+static void step_begin(struct planner *planner, const struct plan_state *state) {
+    plan_state_copy(planner->after, state);
+    planner->held_before = state->waiting_count;
+    planner->held_tokens = plan_state_waiting_tokens(state, UINT32_MAX);
+    planner->leaving = 0;
+    planner->ended = false;
+    planner->release = (struct release){0};
+}
+
+static bool step_choose(struct planner *planner) {
+    if (planner->after->draining) {
+        drain_continue(planner);
+        return true;
+    }
+    return planner->options.policy == POLICY_PLAIN ? plain_step(planner) : wlb_step(planner);
+}
+
+int plan_step(struct planner *planner, const struct plan_state *state, struct plan_state *next,
+              struct step_plan **plan, struct error *error) {
+    assert(next != state && next != planner->after);
+    step_begin(planner, state);
+    if (!step_choose(planner)) {
+        return 0;
+    }
+    struct step_plan *made = compose_plan(planner);
+    if (made == NULL) {
+        return error_set(error, -ENOMEM, "no memory for the plan of step %" PRIu64, state->step);
+    }
+    assert(plan_state_conserves(planner->after));
+    plan_state_copy(next, planner->after);
+    *plan = made;
+    return 1;
+}

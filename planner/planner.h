@@ -1,9 +1,18 @@
 /* planner: the pure function that turns a state and a stream of documents into a plan.
  *
- * Life of a step here: read what reading order gives this step (source), hold outliers back or
- * release them (queues/bands), assign documents to micro-batches (packer/greedy, or concatenate
- * and cut for `plain`), deal them to replicas and order each pipeline (deal.c), pad, choose each
- * layout (sharding/select), compose (plan.c) and digest. */
+ * A step, for wlb policies (wlb.c):
+ *   read     take parts from the source while fewer than target(k+1) tokens were taken and the
+ *            limits allow; a part's nominal step follows from its offset in the stream;
+ *   release  parts that belong to a band wait in it, the others are this step's; of those waiting,
+ *            queues/bands says which leave; what was left over earlier always does;
+ *   fill     while any are left, a step has at least as many documents as micro-batches: the oldest
+ *            waiting ones leave, then the stream is read ahead;
+ *   pack     packer/greedy assigns documents to micro-batches; what does not fit is left over;
+ *   drain    when the stream has ended and at most DRAIN_STEPS steps' worth of tokens are left, or
+ *            too few would leave, all of it is packed at once into whole steps (drain.c).
+ * `plain` (plain.c) concatenates in reading order and cuts every window. Then, for both
+ * (compose.c): deal micro-batches to replicas and order each pipeline (replicas.c), pad, choose
+ * each layout (sharding/select), account for delays and balance, digest. */
 #ifndef BALLAST_PLANNER_PLANNER_H
 #define BALLAST_PLANNER_PLANNER_H
 
@@ -19,7 +28,16 @@
  * digest, so that a newer binary refuses an older job by name instead of drifting. */
 #define PLAN_ALGORITHM_VERSION 1u
 
-#define TOKENS_MAX_LIMIT (1u << 26) /* largest window and tokens_max: work stays within 63 bits */
+/* Largest values of the options. Within them every sum stays within 63 bits, or is refused. */
+#define TOKENS_MAX_LIMIT    (1u << 26)          /* window, tokens_max */
+#define STEP_TOKENS_LIMIT   (UINT64_C(1) << 36) /* micro_batches * tokens_max, and * window */
+#define MICRO_BATCHES_LIMIT (1u << 16)
+#define RANKS_LIMIT         (1u << 12) /* dp, pp, cp, tp each */
+#define PARTS_LIMIT         (1u << 24) /* documents_max, waiting_max */
+#define BACKLOG_LIMIT       (1u << 16)
+
+#define BANDS_AUTO  UINT32_MAX /* bands.bands: 3/8 and 5/8 of the window */
+#define DRAIN_STEPS 4u
 
 enum policy {
     POLICY_PLAIN = 0,     /* concatenate in reading order, cut every `window` tokens */
@@ -34,12 +52,15 @@ struct plan_options {
     uint32_t window;        /* nominal context length, tokens */
     uint32_t micro_batches; /* N, of the whole step; dp divides it */
     uint32_t dp, pp, cp, tp;
-    uint64_t tokens_max;        /* S_max: bound of one micro-batch, padding included (config) */
-    uint64_t step_tokens;       /* T; 0: min(N*window, 95 % of N*tokens_max); plain: N*window */
-    uint32_t documents_max;     /* parts in one step, at most: reading stops there */
-    uint32_t waiting_max;       /* parts waiting, at most: reading stops there */
-    uint64_t backlog_max;       /* tokens waiting, at most, in steps' worth: reading stops there */
-    struct bands_options bands; /* group is set to micro_batches by plan_options_resolve */
+    uint64_t tokens_max;    /* S_max: bound of one micro-batch, padding included (config) */
+    uint64_t step_tokens;   /* T; 0: min(N*window, 95 % of what N micro-batches hold, that is
+                               tokens_max rounded down to the row unit); plain: N*window */
+    uint32_t documents_max; /* parts in one step, at most: reading stops there */
+    uint32_t waiting_max;   /* parts held, this step's included (all of them might be left over),
+                               at most: reading stops there; >= documents_max */
+    uint64_t backlog_max;   /* tokens held beyond a step's T, in steps' worth: reading stops
+                               when there are more */
+    struct bands_options bands; /* bands may be BANDS_AUTO; group is set to micro_batches */
     enum pack_search search;
     enum loss_denominator loss_denominator;
     struct layout_options layouts;
@@ -47,13 +68,17 @@ struct plan_options {
 };
 
 /* Checks every relation between the options and fills derived defaults in place (step_tokens,
- * bands.group). Refusals name the key, the value, what would fit. */
+ * bands). Refuses with -EINVAL, naming the key, the value, what would fit; options are then as
+ * before. Resolving twice changes nothing. */
 int plan_options_resolve(struct plan_options *options, struct error *error);
 
 /* Rows a micro-batch is rounded up to: lcm(2*CP, CP*TP). */
 uint64_t plan_row_unit(const struct plan_options *options);
 
-/* Longest part: min(window, tokens_max rounded down to the row unit). */
+/* What a micro-batch may hold before padding: tokens_max rounded down to the row unit. */
+uint64_t plan_bin_tokens(const struct plan_options *options);
+
+/* Longest part: min(window, plan_bin_tokens). */
 uint32_t plan_part_limit(const struct plan_options *options);
 
 /* Policy <-> name ("plain", "wlb:none", "wlb:bands"). -EINVAL for unknown names. */
@@ -78,12 +103,16 @@ struct plan_state *planner_state_create(const struct planner *planner);
 /* Plans state->step. Returns 1 with a plan (the caller owns it) and the following state in `next`
  * (created by planner_state_create; may not be `state`), 0 when no document is left (there is no
  * such step; `next` untouched), negative on failure (-ENOMEM only; `next` untouched).
- * No clock, no randomness: same (state, source, options), same bytes. */
+ * No clock, no randomness: same (state, source, options), same bytes. Allocates nothing but the
+ * plan. `state` is one that plan_step or planner_state_create made, or that planner_check_state has
+ * accepted. */
 int plan_step(struct planner *planner, const struct plan_state *state, struct plan_state *next,
               struct step_plan **plan, struct error *error);
 
 /* Checks a decoded state against the corpus and the options: every waiting part and the open
- * document must exist with these lengths. -EBADMSG with dataset and document named. */
+ * document must exist (a truncated document may be longer in the corpus), no part is longer than
+ * the limit, a drain has this many micro-batches a step. -EBADMSG with dataset and document
+ * named. */
 int planner_check_state(const struct planner *planner, const struct plan_state *state,
                         struct error *error);
 

@@ -1,0 +1,92 @@
+/* check: whether a state that came from outside belongs to this corpus and these options.
+ *
+ * plan_state_decode has vouched for the form; here is what only the source and the options know. */
+#include "planner/step.h"
+
+#include <inttypes.h>
+
+static int check_exists(const struct document_source *source, const char *what, uint32_t dataset,
+                        uint64_t document, uint32_t length, struct error *error) {
+    uint32_t found = source->length(source->context, dataset, document);
+    if (found == 0 || found < length) {
+        return error_set(error, -EBADMSG,
+                         "state: %s: document %" PRIu64 " of dataset %" PRIu32 " has %" PRIu32
+                         " tokens there and %" PRIu32
+                         " in the corpus; restore the state that was made with this corpus",
+                         what, document, dataset, length, found);
+    }
+    return 0;
+}
+
+static int check_part(const struct planner *planner, const struct waiting *part,
+                      struct error *error) {
+    const struct document *document = &part->document;
+    if (document->length > planner->part_limit) {
+        return error_set(error, -EBADMSG,
+                         "state: a waiting part of document %" PRIu64 " of dataset %" PRIu32
+                         " has %" PRIu32 " tokens, parts have at most %" PRIu32
+                         "; restore it under the window and tokens_max that it was made with",
+                         document->document, document->dataset, document->length,
+                         planner->part_limit);
+    }
+    return check_exists(planner->source, "a waiting part", document->dataset, document->document,
+                        document->document_length, error);
+}
+
+/* Bins follow one another without a gap, which decoding has seen; here: they are the bins of the
+ * steps to come, and each fits. */
+static int check_drain(const struct planner *planner, const struct plan_state *state,
+                       struct error *error) {
+    uint32_t micro_batches = planner->options.micro_batches;
+    uint64_t first = (state->step - state->drain_start) * micro_batches;
+    uint64_t last = state->waiting[state->waiting_count - 1].bin;
+    bool fits = state->waiting[0].bin == first && last / micro_batches + 1 == state->drain_steps;
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < state->waiting_count; i++) {
+        bool same = i > 0 && state->waiting[i].bin == state->waiting[i - 1].bin;
+        tokens = (same ? tokens : 0) + state->waiting[i].document.length;
+        fits = fits && tokens <= planner->bin_tokens;
+    }
+    if (!fits) {
+        return error_set(error, -EBADMSG,
+                         "state: its drain of %" PRIu32 " steps does not have %" PRIu32
+                         " micro-batches of at most %" PRIu64
+                         " tokens a step; restore it under the options that it was made with",
+                         state->drain_steps, micro_batches, planner->bin_tokens);
+    }
+    return 0;
+}
+
+static int check_held(const struct planner *planner, const struct plan_state *state,
+                      struct error *error) {
+    const struct plan_options *options = &planner->options;
+    uint64_t tokens = plan_state_waiting_tokens(state, UINT32_MAX);
+    uint64_t tokens_max = options->policy == POLICY_PLAIN
+                              ? 0
+                              : (options->backlog_max + 2) * options->micro_batches *
+                                    options->tokens_max;
+    if (tokens > tokens_max) {
+        return error_set(error, -EBADMSG,
+                         "state: %" PRIu64
+                         " tokens wait, policy %s and queues.max_backlog allow %" PRIu64
+                         "; restore it under the options that it was made with",
+                         tokens, policy_name(options->policy), tokens_max);
+    }
+    return 0;
+}
+
+int planner_check_state(const struct planner *planner, const struct plan_state *state,
+                        struct error *error) {
+    int code = check_held(planner, state, error);
+    if (code == 0 && state->cursor.open) {
+        code = check_exists(planner->source, "the open document", state->cursor.open_dataset,
+                            state->cursor.open_document, state->cursor.open_length, error);
+    }
+    for (uint32_t i = 0; code == 0 && i < state->waiting_count; i++) {
+        code = check_part(planner, &state->waiting[i], error);
+    }
+    if (code == 0 && state->draining) {
+        code = check_drain(planner, state, error);
+    }
+    return code;
+}

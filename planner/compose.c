@@ -1,0 +1,279 @@
+/* compose: from documents by micro-batch to the finished plan.
+ *
+ * Two passes: the first deals micro-batches to replicas and chooses layouts, after which every
+ * array of the plan has a known size; the second fills them. */
+#include "planner/step.h"
+
+#include "planner/balance.h"
+#include "planner/descend.h"
+#include "planner/replicas.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+static uint32_t compose_documents(const struct planner *p, uint32_t micro_batch) {
+    return p->row_begins[micro_batch + 1] - p->row_begins[micro_batch];
+}
+
+static uint64_t compose_pad(const struct planner *p, uint64_t tokens) {
+    uint64_t unit = p->row_unit;
+    if (tokens == 0) {
+        return unit;
+    }
+    uint64_t padded = p->options.policy == POLICY_PLAIN ? p->options.window
+                                                        : (tokens + unit - 1) / unit * unit;
+    assert(tokens <= padded && padded <= p->options.tokens_max && padded % unit == 0);
+    return padded - tokens;
+}
+
+static struct packed_sequence compose_sequence(const struct planner *p, uint32_t micro_batch) {
+    struct packed_sequence sequence = {
+        .lengths = p->lengths + p->row_begins[micro_batch],
+        .documents = compose_documents(p, micro_batch),
+    };
+    for (uint32_t i = 0; i < sequence.documents; i++) {
+        sequence.tokens += sequence.lengths[i];
+    }
+    sequence.pad_tokens = compose_pad(p, sequence.tokens);
+    return sequence;
+}
+
+static void compose_price(struct planner *p) {
+    for (uint32_t m = 0; m < p->options.micro_batches; m++) {
+        p->bin_works[m] = 0;
+        for (uint32_t row = p->row_begins[m]; row < p->row_begins[m + 1]; row++) {
+            p->lengths[row] = p->rows[row].document.length;
+            p->works[row] = work_of(&p->model, p->lengths[row]);
+            p->bin_works[m] += p->works[row];
+        }
+    }
+}
+
+static void compose_deal(struct planner *p) {
+    uint32_t micro_batches = p->options.micro_batches;
+    if (p->options.policy == POLICY_PLAIN) {
+        replicas_deal_in_order(micro_batches, p->options.dp, p->slots);
+    } else {
+        replicas_deal(p->bin_works, micro_batches, p->options.dp, p->bin_order, p->replica_heap,
+                      p->replica_taken, p->replica_loads, p->slots);
+    }
+}
+
+/* Chooses every micro-batch's layout; returns the fragments of all. */
+static uint64_t compose_layouts(struct planner *p) {
+    uint64_t fragments = 0;
+    for (uint32_t m = 0; m < p->options.micro_batches; m++) {
+        struct packed_sequence sequence = compose_sequence(p, m);
+        struct layout_choice *choice = &p->choices[m];
+        layout_select(&p->options.layouts, &sequence, p->options.cp, &p->model.tiles, p->fragments,
+                      choice);
+        for (uint32_t i = 0; i < choice->candidate_count; i++) {
+            if (choice->candidates[i].layout == choice->layout) {
+                fragments += choice->candidates[i].fragments;
+            }
+        }
+    }
+    return fragments;
+}
+
+static struct step_plan *compose_create(const struct planner *p, uint64_t fragments) {
+    const struct plan_options *options = &p->options;
+    uint32_t documents = p->row_begins[options->micro_batches];
+    struct step_plan *plan = NULL;
+    if (fragments <= UINT32_MAX) {
+        plan = step_plan_create(options->micro_batches, options->cp, documents,
+                                (uint32_t)fragments);
+    }
+    if (plan != NULL) {
+        plan->step = p->after->step;
+        plan->dp = options->dp;
+        plan->pp = options->pp;
+        plan->tp = options->tp;
+        (void)snprintf(plan->policy, sizeof plan->policy, "%s", policy_name(options->policy));
+    }
+    return plan;
+}
+
+/* Rank `rank`'s fragments, at plan->fragments[begin]. */
+static struct rank_shard compose_shard(const struct planner *p, struct step_plan *plan,
+                                       const struct packed_sequence *sequence, enum layout layout,
+                                       uint32_t rank, uint32_t begin) {
+    uint32_t cp = p->options.cp;
+    struct rank_shard shard = {
+        .fragment_begin = begin,
+        .rows = (sequence->tokens + sequence->pad_tokens) / cp,
+    };
+    struct fragment *fragments = plan->fragments + begin;
+    shard.fragment_count = layout_fragments(layout, sequence, cp, rank, fragments,
+                                            plan->fragment_count - begin);
+    assert(shard.fragment_count <= plan->fragment_count - begin);
+    uint64_t rows = 0;
+    for (uint32_t i = 0; i < shard.fragment_count; i++) {
+        rows += fragments[i].length;
+        shard.pairs += fragment_pairs(fragments[i]);
+    }
+    assert(rows <= shard.rows);
+    shard.pad_rows = shard.rows - rows;
+    shard.predicted_ns = tile_cost_ps(&p->model.tiles, fragments, shard.fragment_count) / 1000;
+    shard.kv_rows_in = (cp - 1) * shard.rows;
+    return shard;
+}
+
+static void compose_micro_batch(const struct planner *p, struct step_plan *plan, uint32_t m,
+                                uint32_t document_begin, uint32_t *fragment_begin) {
+    uint32_t cp = p->options.cp;
+    uint32_t slot = p->slots[m];
+    uint32_t replica_share = plan->micro_batch_count / plan->dp;
+    struct packed_sequence sequence = compose_sequence(p, m);
+    struct micro_batch *out = &plan->micro_batches[slot];
+    *out = (struct micro_batch){
+        .dp = slot / replica_share,
+        .index = slot % replica_share,
+        .document_begin = document_begin,
+        .document_count = sequence.documents,
+        .shard_begin = slot * cp,
+        .exchange = EXCHANGE_ALL_GATHER,
+        .tokens = sequence.tokens,
+        .pad_tokens = sequence.pad_tokens,
+        .work_ns = p->bin_works[m],
+        .choice = p->choices[m],
+    };
+    for (uint32_t i = 0; i < sequence.documents; i++) {
+        plan->documents[document_begin + i] = p->rows[p->row_begins[m] + i].document;
+    }
+    uint64_t slowest_ns = 0;
+    for (uint32_t rank = 0; rank < cp; rank++) {
+        struct rank_shard *shard = &plan->shards[out->shard_begin + rank];
+        *shard = compose_shard(p, plan, &sequence, out->choice.layout, rank, *fragment_begin);
+        *fragment_begin += shard->fragment_count;
+        slowest_ns = shard->predicted_ns > slowest_ns ? shard->predicted_ns : slowest_ns;
+    }
+    out->attention_ns = slowest_ns * p->model.stage_layers;
+    out->other_ns = work_other_ns(&p->model, (sequence.tokens + sequence.pad_tokens) / cp);
+}
+
+/* Micro-batches in plan order, so that documents and fragments lie in it too. */
+static void compose_fill(struct planner *p, struct step_plan *plan) {
+    uint32_t document_begin = 0;
+    uint32_t fragment_begin = 0;
+    for (uint32_t m = 0; m < plan->micro_batch_count; m++) {
+        p->bin_order[p->slots[m]] = m;
+    }
+    for (uint32_t slot = 0; slot < plan->micro_batch_count; slot++) {
+        uint32_t m = p->bin_order[slot];
+        compose_micro_batch(p, plan, m, document_begin, &fragment_begin);
+        document_begin += compose_documents(p, m);
+    }
+    assert(document_begin == plan->document_count && fragment_begin == plan->fragment_count);
+}
+
+static void compose_deliver(struct plan_state *after, const struct document *document) {
+    struct delay_counts *delays = &after->delays[document->dataset];
+    uint64_t delay = after->step > document->nominal_step ? after->step - document->nominal_step
+                                                          : 0;
+    delays->delivered_tokens += document->length;
+    delays->delivered_documents += document->offset == 0;
+    delays->delay_token_steps += document->length * delay;
+    delays->delay_max = delay > delays->delay_max ? delay : delays->delay_max;
+    delays->tokens_by_delay[delay < DELAY_BUCKETS ? delay : DELAY_BUCKETS - 1] += document->length;
+    after->delivered_tokens += document->length;
+}
+
+/* Totals of the plan, and `after` as the next step will find it. */
+static void compose_account(struct planner *p, struct step_plan *plan) {
+    struct plan_state *after = p->after;
+    for (uint32_t i = 0; i < plan->document_count; i++) {
+        const struct document *document = &plan->documents[i];
+        plan->tokens += document->length;
+        plan->label_tokens += document->length - (document_is_last_part(document) ? 1 : 0);
+        compose_deliver(after, document);
+    }
+    plan->loss_denominator = p->options.loss_denominator == LOSS_CONSTANT ? p->options.step_tokens
+                                                                          : plan->label_tokens;
+    after->step++;
+    after->target_tokens += p->options.step_tokens;
+    for (uint32_t i = 0; i < after->waiting_count; i++) {
+        p->release.waiting_tokens += after->waiting[i].document.length;
+        p->release.leftovers += after->waiting[i].kind == WAITING_LEFT_OVER;
+    }
+    plan->release = p->release;
+}
+
+static uint64_t compose_attention_ppm(struct planner *p) {
+    for (uint32_t m = 0; m < p->options.micro_batches; m++) {
+        p->loads[m] = 0;
+        for (uint32_t row = p->row_begins[m]; row < p->row_begins[m + 1]; row++) {
+            p->loads[m] += document_pairs(p->lengths[row]);
+        }
+    }
+    return balance_of(p->loads, p->options.micro_batches);
+}
+
+static uint64_t compose_bound_ppm(struct planner *p, uint32_t documents) {
+    descend(p->works, documents, p->order);
+    for (uint32_t i = 0; i < documents; i++) {
+        p->keys[i] = p->works[p->order[i]];
+    }
+    return balance_bound(p->keys, documents, p->options.micro_batches);
+}
+
+static uint64_t compose_original_ppm(struct planner *p, uint32_t documents) {
+    for (uint32_t i = 0; i < documents; i++) {
+        p->keys[i] = UINT64_MAX - p->rows[i].document.stream_index;
+    }
+    descend(p->keys, documents, p->order);
+    for (uint32_t i = 0; i < documents; i++) {
+        p->indexes[i] = p->lengths[p->order[i]];
+    }
+    return balance_of_spans(p->indexes, documents, p->options.micro_batches);
+}
+
+static uint64_t compose_context_ppm(const struct step_plan *plan) {
+    unsigned __int128 weighted = 0;
+    for (uint32_t m = 0; m < plan->micro_batch_count; m++) {
+        const struct micro_batch *micro_batch = &plan->micro_batches[m];
+        const struct rank_shard *shards = &plan->shards[micro_batch->shard_begin];
+        uint64_t max = 0;
+        uint64_t sum = 0;
+        for (uint32_t rank = 0; rank < plan->cp; rank++) {
+            max = shards[rank].predicted_ns > max ? shards[rank].predicted_ns : max;
+            sum += shards[rank].predicted_ns;
+        }
+        weighted += (unsigned __int128)balance_ppm(max, sum, plan->cp) * micro_batch->tokens;
+    }
+    return plan->tokens > 0 ? (uint64_t)(weighted / plan->tokens) : PPM;
+}
+
+static void compose_balance(struct planner *p, struct step_plan *plan) {
+    struct balance *balance = &plan->balance;
+    balance->attention_ppm = compose_attention_ppm(p);
+    balance->total_ppm = balance_of(p->bin_works, p->options.micro_batches);
+    balance->predicted_ppm = balance->total_ppm;
+    balance->bound_ppm = compose_bound_ppm(p, plan->document_count);
+    balance->original_ppm = compose_original_ppm(p, plan->document_count);
+    balance->context_ppm = compose_context_ppm(plan);
+    unsigned __int128 token_steps = 0;
+    for (uint32_t i = 0; i < p->after->cursor.dataset_count; i++) {
+        const struct delay_counts *delays = &p->after->delays[i];
+        token_steps += delays->delay_token_steps;
+        if (delays->delay_max > balance->delay_max) {
+            balance->delay_max = delays->delay_max;
+        }
+    }
+    balance->delay_mean_milli = (uint64_t)(token_steps * 1000 / p->after->delivered_tokens);
+}
+
+struct step_plan *compose_plan(struct planner *planner) {
+    compose_price(planner);
+    compose_deal(planner);
+    struct step_plan *plan = compose_create(planner, compose_layouts(planner));
+    if (plan == NULL) {
+        return NULL;
+    }
+    compose_fill(planner, plan);
+    compose_account(planner, plan);
+    compose_balance(planner, plan);
+    step_plan_digest(plan, plan->digest);
+    return plan;
+}

@@ -1,0 +1,299 @@
+/* options: which settings make a stream, and which contradict one another; see planner.h. */
+#include "planner/planner.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#define DEFAULT_PERCENT 95u /* of what a step's micro-batches hold */
+#define FULL_PERCENT    98u /* above this the packer leaves too much over */
+
+static const struct {
+    enum policy policy;
+    const char *name;
+} policies[] = {
+    {POLICY_PLAIN, "plain"},
+    {POLICY_WLB_NONE, "wlb:none"},
+    {POLICY_WLB_BANDS, "wlb:bands"},
+};
+
+#define POLICIES (sizeof policies / sizeof policies[0])
+
+const char *policy_name(enum policy policy) {
+    for (size_t i = 0; i < POLICIES; i++) {
+        if (policies[i].policy == policy) {
+            return policies[i].name;
+        }
+    }
+    return NULL;
+}
+
+int policy_parse(const char *name, enum policy *out) {
+    for (size_t i = 0; i < POLICIES; i++) {
+        if (strcmp(policies[i].name, name) == 0) {
+            *out = policies[i].policy;
+            return 0;
+        }
+    }
+    return -EINVAL;
+}
+
+static uint64_t greatest_common_divisor(uint64_t a, uint64_t b) {
+    while (b != 0) {
+        uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+uint64_t plan_row_unit(const struct plan_options *options) {
+    uint64_t chunks = 2 * (uint64_t)options->cp;
+    uint64_t ranks = (uint64_t)options->cp * options->tp;
+    return chunks / greatest_common_divisor(chunks, ranks) * ranks;
+}
+
+uint64_t plan_bin_tokens(const struct plan_options *options) {
+    return options->tokens_max - options->tokens_max % plan_row_unit(options);
+}
+
+uint32_t plan_part_limit(const struct plan_options *options) {
+    uint64_t bin_tokens = plan_bin_tokens(options);
+    return bin_tokens < options->window ? (uint32_t)bin_tokens : options->window;
+}
+
+static int options_check_ranges(const struct plan_options *options, struct error *error) {
+    const struct {
+        const char *key;
+        uint64_t value;
+        uint64_t max;
+    } ranges[] = {
+        {"plan.window", options->window, TOKENS_MAX_LIMIT},
+        {"plan.tokens_max", options->tokens_max, TOKENS_MAX_LIMIT},
+        {"plan.micro_batches", options->micro_batches, MICRO_BATCHES_LIMIT},
+        {"plan.documents_max", options->documents_max, PARTS_LIMIT},
+        {"parallel.dp", options->dp, RANKS_LIMIT},
+        {"parallel.pp", options->pp, RANKS_LIMIT},
+        {"parallel.cp", options->cp, RANKS_LIMIT},
+        {"parallel.tp", options->tp, RANKS_LIMIT},
+        {"queues.waiting_max", options->waiting_max, PARTS_LIMIT},
+        {"queues.max_backlog + 1", options->backlog_max + 1, BACKLOG_LIMIT},
+        {"sharding.fragments_max", options->layouts.fragments_max, UINT32_MAX},
+    };
+    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
+        if (ranges[i].value < 1 || ranges[i].value > ranges[i].max) {
+            return error_set(error, -EINVAL, "%s = %" PRIu64 ": not from 1 to %" PRIu64,
+                             ranges[i].key, ranges[i].value, ranges[i].max);
+        }
+    }
+    return 0;
+}
+
+static int options_check_mesh(const struct plan_options *options, struct error *error) {
+    if (policy_name(options->policy) == NULL) {
+        return error_set(error, -EINVAL, "plan.policy: number %d is none", (int)options->policy);
+    }
+    if (options->micro_batches % options->dp != 0) {
+        return error_set(error, -EINVAL,
+                         "plan.micro_batches = %" PRIu32
+                         ": not a multiple of parallel.dp = %" PRIu32
+                         "; every replica runs the same number, take %" PRIu32,
+                         options->micro_batches, options->dp,
+                         (options->micro_batches / options->dp + 1) * options->dp);
+    }
+    return 0;
+}
+
+static int options_check_lengths(const struct plan_options *options, struct error *error) {
+    uint64_t unit = plan_row_unit(options);
+    uint64_t largest = options->window > options->tokens_max ? options->window
+                                                             : options->tokens_max;
+    if (options->window < unit || options->tokens_max < unit) {
+        return error_set(error, -EINVAL,
+                         "plan.window = %" PRIu32 ", plan.tokens_max = %" PRIu64
+                         ": below the %" PRIu64 " rows that cp = %" PRIu32 " and tp = %" PRIu32
+                         " round a micro-batch up to; raise them to it",
+                         options->window, options->tokens_max, unit, options->cp, options->tp);
+    }
+    if (largest * options->micro_batches > STEP_TOKENS_LIMIT) {
+        return error_set(error, -EINVAL,
+                         "plan.micro_batches = %" PRIu32 " of %" PRIu64
+                         " tokens: more than %" PRIu64 " tokens a step; lower one of them",
+                         options->micro_batches, largest, STEP_TOKENS_LIMIT);
+    }
+    return 0;
+}
+
+static int options_check_plain(const struct plan_options *options, struct error *error) {
+    uint64_t step_tokens = (uint64_t)options->micro_batches * options->window;
+    uint64_t unit = plan_row_unit(options);
+    if (options->window % unit != 0) {
+        return error_set(error, -EINVAL,
+                         "plan.window = %" PRIu32 ": plain fills it exactly, and cp = %" PRIu32
+                         " with tp = %" PRIu32 " needs a multiple of %" PRIu64 "; take %" PRIu64,
+                         options->window, options->cp, options->tp, unit,
+                         options->window - options->window % unit);
+    }
+    if (options->tokens_max < options->window) {
+        return error_set(error, -EINVAL,
+                         "plan.tokens_max = %" PRIu64 ": plain fills windows of %" PRIu32
+                         "; raise it to that",
+                         options->tokens_max, options->window);
+    }
+    if (options->step_tokens != 0 && options->step_tokens != step_tokens) {
+        return error_set(error, -EINVAL,
+                         "plan.step_tokens = %" PRIu64
+                         ": plain always has micro_batches * window = "
+                         "%" PRIu64 "; leave it out",
+                         options->step_tokens, step_tokens);
+    }
+    return 0;
+}
+
+static int options_check_variable(const struct plan_options *options, struct error *error) {
+    uint64_t held = options->micro_batches * plan_bin_tokens(options);
+    uint64_t most = held > 1 ? held * FULL_PERCENT / 100 : 1;
+    if (options->step_tokens > most) {
+        return error_set(error, -EINVAL,
+                         "plan.step_tokens = %" PRIu64 ": above %u %% of the %" PRIu64
+                         " tokens that %" PRIu32 " micro-batches hold, so that more and more would "
+                         "be left over; take at most %" PRIu64 " or raise plan.tokens_max",
+                         options->step_tokens, FULL_PERCENT, held, options->micro_batches, most);
+    }
+    return 0;
+}
+
+static int options_check_queues(const struct plan_options *options, struct error *error) {
+    if (options->documents_max < options->micro_batches) {
+        return error_set(error, -EINVAL,
+                         "plan.documents_max = %" PRIu32
+                         ": fewer than plan.micro_batches = %" PRIu32
+                         "; every micro-batch needs one, raise it",
+                         options->documents_max, options->micro_batches);
+    }
+    if (options->waiting_max < options->documents_max) {
+        return error_set(error, -EINVAL,
+                         "queues.waiting_max = %" PRIu32 ": below plan.documents_max = %" PRIu32
+                         ", all of which might be left over; raise it or lower that",
+                         options->waiting_max, options->documents_max);
+    }
+    return 0;
+}
+
+static int options_check_bands(const struct bands_options *bands, struct error *error) {
+    if (bands->bands > BANDS_MAX) {
+        return error_set(error, -EINVAL, "bands.thresholds: %" PRIu32 " of them; give at most %u",
+                         bands->bands, BANDS_MAX);
+    }
+    for (uint32_t i = 0; i < bands->bands; i++) {
+        uint32_t above = i > 0 ? bands->length_min[i - 1] : 0;
+        if (bands->length_min[i] <= above) {
+            return error_set(error, -EINVAL,
+                             "bands.thresholds: %" PRIu32 " after %" PRIu32
+                             "; list them ascending, above 0",
+                             bands->length_min[i], above);
+        }
+    }
+    if (bands->age_max == 0) {
+        return error_set(error, -EINVAL, "queues.max_age = 0; give at least 1 step");
+    }
+    return 0;
+}
+
+static int options_check_layouts(const struct plan_options *options, struct error *error) {
+    uint32_t known = 0;
+    for (enum layout layout = LAYOUT_PER_SEQUENCE; layout <= LAYOUT_ULYSSES; layout++) {
+        known |= layout_name(layout) != NULL ? 1u << layout : 0;
+    }
+    if (options->layouts.allowed == 0 || (options->layouts.allowed & ~known) != 0) {
+        return error_set(error, -EINVAL,
+                         "sharding.layouts: set %#" PRIx32
+                         " is empty or has more than this build's %#" PRIx32
+                         "; name at least one that it knows",
+                         options->layouts.allowed, known);
+    }
+    return 0;
+}
+
+/* Work of all parts that may be held at once, at most: what is long costs at most as much a token
+ * as the longest part, what is short at most as much as a whole 4096 tokens. */
+static int options_check_work(const struct plan_options *options, struct error *error) {
+    const uint32_t short_tokens = 4096;
+    uint32_t limit = plan_part_limit(options);
+    struct work_model model;
+    int code = work_model_init(&model, &options->model, options->cp, options->pp, options->tp,
+                               limit, error);
+    if (code < 0) {
+        return code;
+    }
+    uint64_t token_work = work_of(&model, limit) / limit + 1;
+    uint64_t short_work = work_of(&model, limit < short_tokens ? limit : short_tokens);
+    unsigned __int128 tokens = (unsigned __int128)(options->backlog_max + 2) *
+                               options->micro_batches * options->tokens_max;
+    unsigned __int128 work = tokens * token_work +
+                             (unsigned __int128)options->waiting_max * short_work;
+    if (work > INT64_MAX) {
+        return error_set(error, -EINVAL,
+                         "plan.micro_batches, plan.tokens_max, queues.max_backlog and [model]: the "
+                         "predicted work of all held documents does not fit 63 bits; lower "
+                         "queues.max_backlog or check the model's units");
+    }
+    return 0;
+}
+
+/* Bands of a window too short for two are fewer. */
+static void options_resolve_bands(struct plan_options *options) {
+    struct bands_options *bands = &options->bands;
+    bands->group = options->micro_batches;
+    if (options->policy != POLICY_WLB_BANDS) {
+        bands->bands = 0;
+    }
+    if (bands->bands != BANDS_AUTO) {
+        return;
+    }
+    bands->bands = 0;
+    for (uint32_t eighths = 3; eighths <= 5; eighths += 2) {
+        uint32_t length = (uint32_t)((uint64_t)options->window * eighths / 8);
+        if (length > (bands->bands > 0 ? bands->length_min[bands->bands - 1] : 0)) {
+            bands->length_min[bands->bands++] = length;
+        }
+    }
+}
+
+static void options_resolve_step_tokens(struct plan_options *options) {
+    uint64_t windows = (uint64_t)options->micro_batches * options->window;
+    uint64_t roomy = options->micro_batches * plan_bin_tokens(options) * DEFAULT_PERCENT / 100;
+    if (options->policy == POLICY_PLAIN) {
+        options->step_tokens = windows;
+    } else if (options->step_tokens == 0) {
+        options->step_tokens = windows < roomy ? windows : roomy;
+    }
+    if (options->step_tokens == 0) {
+        options->step_tokens = 1;
+    }
+}
+
+int plan_options_resolve(struct plan_options *options, struct error *error) {
+    static int (*const checks[])(const struct plan_options *options, struct error *error) = {
+        options_check_ranges, options_check_mesh,    options_check_lengths,
+        options_check_queues, options_check_layouts, options_check_work,
+    };
+    struct plan_options resolved = *options;
+    int code = 0;
+    for (size_t i = 0; code == 0 && i < sizeof checks / sizeof checks[0]; i++) {
+        code = checks[i](&resolved, error);
+    }
+    if (code == 0) {
+        code = resolved.policy == POLICY_PLAIN ? options_check_plain(&resolved, error)
+                                               : options_check_variable(&resolved, error);
+    }
+    if (code == 0) {
+        options_resolve_step_tokens(&resolved);
+        options_resolve_bands(&resolved);
+        code = options_check_bands(&resolved.bands, error);
+    }
+    if (code == 0) {
+        *options = resolved;
+    }
+    return code;
+}

@@ -1,0 +1,98 @@
+/* step: the working memory of plan_step and the stages that it runs, one file each.
+ *
+ * Private to planner/. The parts in hand and those that wait are one array, `after->waiting`, in
+ * stream order: reading appends, a decision per part says whether it leaves, packing takes out what
+ * found a place. A step leaves the stages as `rows`: its documents by (micro-batch, row order).
+ * All memory is reserved when the planner is created, for the limits of its options; pages are
+ * touched only as far as steps need them. */
+#ifndef BALLAST_PLANNER_STEP_H
+#define BALLAST_PLANNER_STEP_H
+
+#include "planner/planner.h"
+
+enum departure {
+    DEPARTURE_NONE = 0, /* waits */
+    DEPARTURE_JOINS,    /* nothing holds it: short, or left over earlier */
+    DEPARTURE_RELEASED, /* its band was full */
+    DEPARTURE_DUE,      /* by age */
+    DEPARTURE_FILLS,    /* else there were fewer documents than micro-batches */
+    DEPARTURE_EARLY,    /* likewise, and its nominal step lies ahead */
+};
+
+struct planner {
+    struct plan_options options;
+    struct work_model model;
+    const struct document_source *source; /* borrowed */
+    uint64_t row_unit;
+    uint64_t bin_tokens;
+    uint32_t part_limit;
+
+    /* The step being planned. */
+    struct plan_state *after; /* a copy of the state, becomes `next` when the step is whole */
+    uint64_t held_tokens;     /* of after->waiting */
+    uint32_t held_before;     /* parts in after->waiting that were there before this step */
+    uint32_t leaving;         /* parts with a departure */
+    bool ended;               /* the source has no more */
+    struct release release;
+
+    /* By held part, or by row: waiting_max long. */
+    struct waiting *rows; /* the step's documents by (micro-batch, row order) */
+    uint8_t *departures;
+    uint8_t *verdicts;
+    uint32_t *indexes;
+    uint32_t *lengths;
+    uint32_t *bins;
+    uint32_t *order;
+    uint64_t *works;
+    uint64_t *keys;
+    struct fragment *fragments; /* of one rank: layout_rank_fragments_max(waiting_max) */
+
+    /* By bin: step_bins_max long. The first bins are the step's micro-batches. */
+    uint32_t *row_begins; /* bin b is rows[row_begins[b]] to before rows[row_begins[b + 1]] */
+    uint64_t *bin_works;
+    uint64_t *bin_tokens_held;
+    uint32_t *bin_order;
+    uint32_t *bin_numbers;
+    void *pack_scratch;
+
+    /* By micro-batch. */
+    uint32_t *slots; /* its position in the plan */
+    uint64_t *loads;
+    uint32_t *replica_heap;
+    uint32_t *replica_taken;
+    uint64_t *replica_loads;
+    struct layout_choice *choices;
+};
+
+/* Bins of a drain, at most: with one for every held part, all of them have a place. */
+static inline uint32_t step_bins_max(const struct plan_options *options) {
+    return options->waiting_max + options->micro_batches;
+}
+
+/* Takes the next part of the stream, at most `limit` tokens, numbers it and finds its nominal step:
+ * the first k with target(k+1) > its token offset in the stream. False at the end of the stream,
+ * with `ended` set. */
+bool step_read(struct planner *planner, uint32_t limit, struct document *out);
+
+/* Packs the held parts indexes[0..count) into bins: fills bins[], order[] (both about positions in
+ * indexes), bin_works and bin_tokens_held. Returns how many found no place. */
+uint32_t step_pack(struct planner *planner, uint32_t count, uint32_t bins);
+
+/* Makes rows and row_begins of what step_pack placed: by bins[], then placement order. */
+void step_group(struct planner *planner, uint32_t count, uint32_t bins);
+
+/* The policies: move `after` past the step but for its clock and delays, leaving the step in rows,
+ * row_begins and release. False when no document is left. */
+bool wlb_step(struct planner *planner);
+bool plain_step(struct planner *planner);
+
+/* Whether it is time to pack all that is held into whole steps; doing so, with the first of them
+ * as this step; the next of them. */
+bool drain_due(const struct planner *planner);
+void drain_begin(struct planner *planner);
+void drain_continue(struct planner *planner);
+
+/* The plan of rows and row_begins; `after` is told what was delivered. NULL: out of memory. */
+struct step_plan *compose_plan(struct planner *planner);
+
+#endif
