@@ -94,7 +94,7 @@ static void tile_document_is_work_over_the_machine_without_launches(void **state
     assert_int_equal(tile_document_ps(&small_model, 64), 3374);
 }
 
-/* The longest sequence against itself: 256 query heads, whatever the group, on 64 SMs. */
+/* 2^26 rows against each other, 256 query heads whatever the group, 64 SMs. */
 static void tile_cost_of_the_longest_sequence_fits_64_bits(void **state) {
     (void)state;
     const struct fragment whole = {0, 0, 1u << 26};
@@ -106,6 +106,20 @@ static void tile_cost_of_the_longest_sequence_fits_64_bits(void **state) {
         assert_true(cost_ps < UINT64_MAX);
         assert_true(cost_ps > tile_document_ps(&model, whole.length));
     }
+}
+
+/* The same with one KV head: each of the 2^19 runs of 128 rows is 128 tiles of one token, which see
+ * as many key blocks as runs so far. The sums need 68 bits. */
+static void tile_cost_of_the_longest_sequence_is_exact(void **state) {
+    (void)state;
+    const struct fragment whole = {0, 0, 1u << 26};
+    struct tile_model model;
+    assert_int_equal(tile_model_analytic(128, 128, 1, 68, &model), 0);
+    const unsigned __int128 runs = 1u << 19;
+    const unsigned __int128 blocks = 128 * (runs * (runs + 1) / 2);
+    uint64_t forward_ps = (uint64_t)((128 * runs * 2700000 + blocks * 2266667 + 63) / 64);
+    uint64_t backward_ps = (uint64_t)((runs * 15000000 + blocks * 6857143 + 63) / 64);
+    assert_true(tile_cost_ps(&model, &whole, 1) == 8000000 + forward_ps + 15000000 + backward_ps);
 }
 
 static void tile_cost_beyond_64_bits_saturates(void **state) {
@@ -127,6 +141,7 @@ int main(void) {
         cmocka_unit_test(tile_cost_shares_keys_between_neighbouring_fragments_of_a_document),
         cmocka_unit_test(tile_document_is_work_over_the_machine_without_launches),
         cmocka_unit_test(tile_cost_of_the_longest_sequence_fits_64_bits),
+        cmocka_unit_test(tile_cost_of_the_longest_sequence_is_exact),
         cmocka_unit_test(tile_cost_beyond_64_bits_saturates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
