@@ -1,1 +1,768 @@
+/* store: see store.h.
+ *
+ * Opening: lock, look at the file's head without SQLite, open, verify, compare the job, then mark
+ * the store open and write the mark back to the main file. From then on a WAL must exist until a
+ * clean close: a store that is marked open but has lost its WAL is refused instead of taken for the
+ * older one that it then looks like. A group is one transaction; SQLITE_FULL and SQLITE_NOMEM undo
+ * it and the store goes on, I/O errors and damage end the store. */
 #include "daemon/store.h"
+#include "daemon/state_dir.h"
+#include "daemon/store_schema.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <inttypes.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define APPLICATION_ID 0x424c5354u /* 'BLST' */
+#define SCHEMA_VERSION 1
+#define RECOVERY_HINT                                                                              \
+    "restore the folder from a backup, or move it away to start the job from step 0"
+
+/* The numbers of a step row: column and member, in schema.sql's order. */
+#define STEP_NUMBERS(X)                                                                            \
+    X(tokens, tokens)                                                                              \
+    X(documents, documents)                                                                        \
+    X(plan_ns, plan_ns)                                                                            \
+    X(attention_ppm, balance.attention_ppm)                                                        \
+    X(total_ppm, balance.total_ppm)                                                                \
+    X(predicted_ppm, balance.predicted_ppm)                                                        \
+    X(bound_ppm, balance.bound_ppm)                                                                \
+    X(context_ppm, balance.context_ppm)                                                            \
+    X(original_ppm, balance.original_ppm)                                                          \
+    X(delay_mean_milli, balance.delay_mean_milli)                                                  \
+    X(delay_max, balance.delay_max)                                                                \
+    X(allowance_ppm, release.allowance_ppm)                                                        \
+    X(urgency_ppm, release.urgency_ppm)                                                            \
+    X(outliers, release.outliers)                                                                  \
+    X(early, release.early)                                                                        \
+    X(forced, release.forced)                                                                      \
+    X(waiting_tokens, release.waiting_tokens)                                                      \
+    X(leftovers, release.leftovers)
+
+#define COLUMN_NAME(column, member) #column ", "
+#define COLUMN_MARK(column, member) "?, "
+#define COLUMN_ONE(column, member)  +1
+enum { STEP_NUMBER_COUNT = 0 STEP_NUMBERS(COLUMN_ONE) };
+
+enum statement {
+    STATEMENT_BEGIN,
+    STATEMENT_COMMIT,
+    STATEMENT_PUT_META,
+    STATEMENT_GET_META,
+    STATEMENT_PUT_STEP,
+    STATEMENT_GET_STEP,
+    STATEMENT_LAST_STEP,
+    STATEMENT_PRUNE,
+    STATEMENT_COUNT,
+};
+
+static const char *const statement_texts[STATEMENT_COUNT] = {
+    [STATEMENT_BEGIN] = "BEGIN IMMEDIATE",
+    [STATEMENT_COMMIT] = "COMMIT",
+    [STATEMENT_PUT_META] = "INSERT OR REPLACE INTO meta (key, value, hash) VALUES (?, ?, ?)",
+    [STATEMENT_GET_META] = "SELECT value, hash FROM meta WHERE key = ?",
+    [STATEMENT_PUT_STEP] = "INSERT OR REPLACE INTO steps (step, state, digest, " STEP_NUMBERS(
+        COLUMN_NAME) "hash) VALUES (?, ?, ?, " STEP_NUMBERS(COLUMN_MARK) "?)",
+    [STATEMENT_GET_STEP] = "SELECT step, state, digest, " STEP_NUMBERS(
+        COLUMN_NAME) "hash FROM steps WHERE step <= ? ORDER BY step DESC LIMIT 1",
+    [STATEMENT_LAST_STEP] = "SELECT max(step) FROM steps",
+    [STATEMENT_PRUNE] =
+        "DELETE FROM steps WHERE step < (SELECT max(step) FROM steps WHERE step <= ?)",
+};
+
+struct store {
+    sqlite3 *db;
+    sqlite3_stmt *statements[STATEMENT_COUNT];
+    struct state_dir dir;
+    bool marked;   /* open_boot is set: ours to clear */
+    bool grouping; /* between store_begin and its end */
+    int finished;  /* not 0: the error that ended the store */
+    uint64_t page_bytes;
+    uint64_t wal_pages; /* not written back */
+    uint8_t *state;     /* of the last store_get_step */
+    size_t state_capacity;
+};
+
+/* Translates a result of SQLite while doing `what`; ends the store on errors of the disk. */
+static int store_failed(struct store *store, int result, const char *what, struct error *error) {
+    const char *path = store->dir.path;
+    switch (result & 0xff) {
+    case SQLITE_NOMEM:
+        return error_set(error, -ENOMEM, "%s: out of memory", what);
+    case SQLITE_FULL:
+        return error_set(error, -ENOSPC,
+                         "%s: the disk of %s is full; free some space: nothing committed is lost, "
+                         "and it goes on by itself",
+                         what, path);
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+        return error_set(error, -EBUSY, "%s: another program has %s/%s open; close it", what, path,
+                         STATE_DB);
+    case SQLITE_READONLY:
+    case SQLITE_CANTOPEN:
+    case SQLITE_PERM:
+    case SQLITE_AUTH:
+        return error_set(error, -EACCES, "%s: %s/%s: %s (%s); run as the folder's owner", what,
+                         path, STATE_DB, sqlite3_errstr(result),
+                         strerror(sqlite3_system_errno(store->db)));
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+    case SQLITE_ERROR: /* the schema is not ours */
+        store->finished = -EBADMSG;
+        return error_set(error, -EBADMSG, "%s: %s/%s is damaged: %s; " RECOVERY_HINT, what, path,
+                         STATE_DB, sqlite3_errmsg(store->db));
+    default:
+        if (result == SQLITE_IOERR_NOMEM) {
+            return error_set(error, -ENOMEM, "%s: out of memory", what);
+        }
+        store->finished = -EIO;
+        return error_set(error, -EIO, "%s: %s/%s: %s (%s); stop: a restart recovers", what, path,
+                         STATE_DB, sqlite3_errstr(result),
+                         strerror(sqlite3_system_errno(store->db)));
+    }
+}
+
+static int refuse_finished(const struct store *store, struct error *error) {
+    return error_set(error, store->finished,
+                     "%s failed earlier and takes nothing more; stop: a restart recovers",
+                     store->dir.path);
+}
+
+static int damaged(struct store *store, const char *what, struct error *error) {
+    store->finished = -EBADMSG;
+    return error_set(error, -EBADMSG, "%s/%s is damaged: %s; " RECOVERY_HINT, store->dir.path,
+                     STATE_DB, what);
+}
+
+static int store_exec(struct store *store, const char *sql, const char *what, struct error *error) {
+    int result = sqlite3_exec(store->db, sql, NULL, NULL, NULL);
+    return result == SQLITE_OK ? 0 : store_failed(store, result, what, error);
+}
+
+/* A pragma's single number. */
+static int store_pragma(struct store *store, const char *sql, int64_t *out, struct error *error) {
+    sqlite3_stmt *statement = NULL;
+    int result = sqlite3_prepare_v2(store->db, sql, -1, &statement, NULL);
+    if (result == SQLITE_OK) {
+        result = sqlite3_step(statement);
+    }
+    if (result == SQLITE_ROW) {
+        *out = sqlite3_column_int64(statement, 0);
+    }
+    (void)sqlite3_finalize(statement);
+    return result == SQLITE_ROW ? 0 : store_failed(store, result, "open", error);
+}
+
+/* Runs a bound statement that returns no rows. */
+static int store_run(struct store *store, enum statement which, const char *what,
+                     struct error *error) {
+    sqlite3_stmt *statement = store->statements[which];
+    int result = sqlite3_step(statement);
+    (void)sqlite3_reset(statement);
+    (void)sqlite3_clear_bindings(statement);
+    return result == SQLITE_DONE ? 0 : store_failed(store, result, what, error);
+}
+
+static uint64_t meta_hash(const char *key, const void *bytes, size_t count) {
+    return XXH3_64bits_withSeed(bytes, count, XXH3_64bits(key, strlen(key)));
+}
+
+static uint64_t meta_number_hash(const char *key, uint64_t number) {
+    uint64_t bytes = htole64(number);
+    return meta_hash(key, &bytes, sizeof bytes);
+}
+
+static int meta_put_number(struct store *store, const char *key, uint64_t number,
+                           struct error *error) {
+    sqlite3_stmt *statement = store->statements[STATEMENT_PUT_META];
+    (void)sqlite3_bind_text(statement, 1, key, -1, SQLITE_STATIC);
+    (void)sqlite3_bind_int64(statement, 2, (int64_t)number);
+    (void)sqlite3_bind_int64(statement, 3, (int64_t)meta_number_hash(key, number));
+    return store_run(store, STATEMENT_PUT_META, key, error);
+}
+
+static int meta_put_bytes(struct store *store, const char *key, const void *bytes, size_t count,
+                          struct error *error) {
+    sqlite3_stmt *statement = store->statements[STATEMENT_PUT_META];
+    (void)sqlite3_bind_text(statement, 1, key, -1, SQLITE_STATIC);
+    (void)sqlite3_bind_blob64(statement, 2, bytes, count, SQLITE_STATIC);
+    (void)sqlite3_bind_int64(statement, 3, (int64_t)meta_hash(key, bytes, count));
+    return store_run(store, STATEMENT_PUT_META, key, error);
+}
+
+static int meta_put_text(struct store *store, const char *key, const char *text,
+                         struct error *error) {
+    sqlite3_stmt *statement = store->statements[STATEMENT_PUT_META];
+    (void)sqlite3_bind_text(statement, 1, key, -1, SQLITE_STATIC);
+    (void)sqlite3_bind_text(statement, 2, text, -1, SQLITE_STATIC);
+    (void)sqlite3_bind_int64(statement, 3, (int64_t)meta_hash(key, text, strlen(text)));
+    return store_run(store, STATEMENT_PUT_META, key, error);
+}
+
+/* Finds a meta row of this type; the statement then stands on it and must be reset. */
+static int meta_find(struct store *store, const char *key, int type, struct error *error) {
+    sqlite3_stmt *statement = store->statements[STATEMENT_GET_META];
+    char what[64];
+    (void)sqlite3_bind_text(statement, 1, key, -1, SQLITE_STATIC);
+    int result = sqlite3_step(statement);
+    if (result != SQLITE_ROW && result != SQLITE_DONE) {
+        return store_failed(store, result, "read", error);
+    }
+    (void)snprintf(what, sizeof what, "meta has no sound %s", key);
+    if (result == SQLITE_DONE || sqlite3_column_type(statement, 0) != type ||
+        sqlite3_column_type(statement, 1) != SQLITE_INTEGER) {
+        return damaged(store, what, error);
+    }
+    uint64_t hash = type == SQLITE_INTEGER
+                        ? meta_number_hash(key, (uint64_t)sqlite3_column_int64(statement, 0))
+                        : meta_hash(key, sqlite3_column_blob(statement, 0),
+                                    (size_t)sqlite3_column_bytes(statement, 0));
+    return hash == (uint64_t)sqlite3_column_int64(statement, 1) ? 0 : damaged(store, what, error);
+}
+
+static int meta_number(struct store *store, const char *key, uint64_t *out, struct error *error) {
+    sqlite3_stmt *statement = store->statements[STATEMENT_GET_META];
+    int code = meta_find(store, key, SQLITE_INTEGER, error);
+    if (code == 0) {
+        *out = (uint64_t)sqlite3_column_int64(statement, 0);
+    }
+    (void)sqlite3_reset(statement);
+    return code;
+}
+
+static int meta_digest(struct store *store, const char *key, uint8_t out[16], struct error *error) {
+    sqlite3_stmt *statement = store->statements[STATEMENT_GET_META];
+    int code = meta_find(store, key, SQLITE_BLOB, error);
+    if (code == 0 && sqlite3_column_bytes(statement, 0) != 16) {
+        code = damaged(store, key, error);
+    }
+    if (code == 0) {
+        memcpy(out, sqlite3_column_blob(statement, 0), 16);
+    }
+    (void)sqlite3_reset(statement);
+    return code;
+}
+
+/* The caller frees. */
+static int meta_text(struct store *store, const char *key, char **out, struct error *error) {
+    sqlite3_stmt *statement = store->statements[STATEMENT_GET_META];
+    int code = meta_find(store, key, SQLITE_TEXT, error);
+    if (code == 0) {
+        char *text = strdup((const char *)sqlite3_column_text(statement, 0));
+        code = text == NULL ? error_set(error, -ENOMEM, "read %s: out of memory", key) : 0;
+        *out = text;
+    }
+    (void)sqlite3_reset(statement);
+    return code;
+}
+
+/* Called by SQLite after each commit: `pages` are in the WAL. */
+static int wal_grew(void *context, sqlite3 *db, const char *name, int pages) {
+    struct store *store = context;
+    (void)db;
+    (void)name;
+    store->wal_pages = (uint64_t)pages;
+    return SQLITE_OK;
+}
+
+static int connection_open(struct store *store, const char *name, int flags, struct error *error) {
+    static const char settings[] = "PRAGMA locking_mode = EXCLUSIVE;" /* before the first access */
+                                   "PRAGMA trusted_schema = OFF;"
+                                   "PRAGMA cell_size_check = ON;"
+                                   "PRAGMA temp_store = MEMORY;"
+                                   "PRAGMA synchronous = FULL;"
+                                   "PRAGMA wal_autocheckpoint = 0;"
+                                   "PRAGMA journal_size_limit = 16777216;";
+    char path[PATH_MAX + 32];
+    (void)snprintf(path, sizeof path, "%s/%s", store->dir.path, name);
+    int result = sqlite3_open_v2(path, &store->db,
+                                 SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | flags, NULL);
+    if (result != SQLITE_OK) {
+        return store_failed(store, result, "open", error);
+    }
+    (void)sqlite3_extended_result_codes(store->db, 1);
+    return store_exec(store, settings, "open", error);
+}
+
+static void connection_close(struct store *store) {
+    for (size_t i = 0; i < STATEMENT_COUNT; i++) {
+        (void)sqlite3_finalize(store->statements[i]);
+        store->statements[i] = NULL;
+    }
+    int result = sqlite3_close(store->db);
+    assert(result == SQLITE_OK);
+    store->db = NULL;
+}
+
+static int statements_prepare(struct store *store, struct error *error) {
+    for (size_t i = 0; i < STATEMENT_COUNT; i++) {
+        int result = sqlite3_prepare_v3(store->db, statement_texts[i], -1,
+                                        SQLITE_PREPARE_PERSISTENT, &store->statements[i], NULL);
+        if (result != SQLITE_OK) {
+            return store_failed(store, result, "open", error);
+        }
+    }
+    return 0;
+}
+
+static int schema_create(struct store *store, const struct store_job *job, struct error *error) {
+    char identity[96];
+    (void)snprintf(identity, sizeof identity,
+                   "PRAGMA application_id = %u; PRAGMA user_version = %d", APPLICATION_ID,
+                   SCHEMA_VERSION);
+    int code = connection_open(store, STATE_DB_NEW, SQLITE_OPEN_CREATE, error);
+    if (code == 0) {
+        code = store_exec(store, "PRAGMA journal_mode = WAL", "create", error);
+    }
+    if (code == 0) {
+        code = store_exec(store, store_schema, "create", error);
+    }
+    if (code == 0) {
+        code = store_exec(store, identity, "create", error);
+    }
+    if (code == 0) {
+        code = statements_prepare(store, error);
+    }
+    if (code == 0) {
+        code = meta_put_bytes(store, "job_digest", job->job_digest, 16, error);
+    }
+    if (code == 0) {
+        code = meta_put_text(store, "plan_text", job->plan_text, error);
+    }
+    if (code == 0) {
+        code = meta_put_text(store, "open_boot", "", error);
+    }
+    if (code == 0) {
+        code = meta_put_number(store, "committed_step", 0, error);
+    }
+    return code == 0 ? meta_put_number(store, "generation", 0, error) : code;
+}
+
+/* Makes ballast.db whole or not at all: under another name, written back, closed, renamed. */
+static int store_create(struct store *store, const struct store_job *job, struct error *error) {
+    state_dir_discard(&store->dir);
+    int code = schema_create(store, job, error);
+    if (code == 0) {
+        int result = sqlite3_wal_checkpoint_v2(store->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL,
+                                               NULL);
+        code = result == SQLITE_OK ? 0 : store_failed(store, result, "create", error);
+    }
+    connection_close(store);
+    if (code == 0) {
+        code = state_dir_adopt(&store->dir, error);
+    }
+    if (code < 0) {
+        state_dir_discard(&store->dir);
+    }
+    return code;
+}
+
+/* Names the first setting in which the store's plan text and the config's differ. */
+static int refuse_difference(const struct store *store, const char *there, const char *here,
+                             struct error *error) {
+    while (*there != '\0' && *here != '\0') {
+        size_t there_chars = strcspn(there, "\n");
+        size_t here_chars = strcspn(here, "\n");
+        if (there_chars != here_chars || memcmp(there, here, here_chars) != 0) {
+            break;
+        }
+        there += there_chars + (there[there_chars] == '\n');
+        here += here_chars + (here[here_chars] == '\n');
+    }
+    return error_set(error, -EINVAL,
+                     "%s holds another job: it has '%.*s', this config has '%.*s'; set it back, or "
+                     "give this job another [daemon] state_dir",
+                     store->dir.path, *there == '\0' ? 7 : (int)strcspn(there, "\n"),
+                     *there == '\0' ? "nothing" : there,
+                     *here == '\0' ? 7 : (int)strcspn(here, "\n"),
+                     *here == '\0' ? "nothing" : here);
+}
+
+static int compare_job(struct store *store, const struct store_job *job, struct error *error) {
+    uint8_t digest[16];
+    char *text = NULL;
+    int code = meta_digest(store, "job_digest", digest, error);
+    if (code == 0) {
+        code = meta_text(store, "plan_text", &text, error);
+    }
+    if (code == 0 && strcmp(text, job->plan_text) != 0) {
+        code = refuse_difference(store, text, job->plan_text, error);
+    } else if (code == 0 && memcmp(digest, job->job_digest, sizeof digest) != 0) {
+        code = error_set(error, -EINVAL,
+                         "%s holds another job: the settings agree but the corpus differs; restore "
+                         "its files, or give this job another [daemon] state_dir",
+                         store->dir.path);
+    }
+    free(text);
+    return code;
+}
+
+static int quick_check(struct store *store, struct error *error) {
+    sqlite3_stmt *statement = NULL;
+    char what[160];
+    int code = 0;
+    int result = sqlite3_prepare_v2(store->db, "PRAGMA quick_check(1)", -1, &statement, NULL);
+    if (result == SQLITE_OK) {
+        result = sqlite3_step(statement);
+    }
+    if (result != SQLITE_ROW) {
+        code = store_failed(store, result, "check", error);
+    } else if (strcmp((const char *)sqlite3_column_text(statement, 0), "ok") != 0) {
+        (void)snprintf(what, sizeof what, "%s", (const char *)sqlite3_column_text(statement, 0));
+        code = damaged(store, what, error);
+    }
+    (void)sqlite3_finalize(statement);
+    return code;
+}
+
+/* Whether the store was closed, and what its not having been means. */
+static int check_last_close(struct store *store, const struct state_file *file,
+                            struct error *error) {
+    char now[40];
+    char *then = NULL;
+    int code = meta_text(store, "open_boot", &then, error);
+    if (code == 0 && then[0] != '\0') {
+        state_dir_boot_id(now);
+        if (!file->wal) {
+            code = damaged(store, STATE_DB "-wal is missing", error);
+        } else if (file->shorter || now[0] == '\0' || strcmp(now, then) != 0) {
+            code = quick_check(store, error);
+        }
+    }
+    free(then);
+    return code;
+}
+
+static int check_versions(struct store *store, struct error *error) {
+    int64_t version = 0;
+    int64_t page_bytes = 0;
+    int code = store_pragma(store, "PRAGMA user_version", &version, error);
+    if (code == 0) {
+        code = store_pragma(store, "PRAGMA page_size", &page_bytes, error);
+    }
+    if (code == 0 && version > SCHEMA_VERSION) {
+        return error_set(error, -ENOSYS,
+                         "%s/%s has format %" PRId64 ", this version reads up to %d; run the newer "
+                         "version that wrote it",
+                         store->dir.path, STATE_DB, version, SCHEMA_VERSION);
+    }
+    if (code == 0 && version != SCHEMA_VERSION) {
+        return damaged(store, "it states no format", error);
+    }
+    store->page_bytes = (uint64_t)page_bytes;
+    return code;
+}
+
+/* A full disk: gives the reserve away and writes the WAL back, so that it can be used again. */
+static void make_room(struct store *store) {
+    if (state_dir_give_reserve(&store->dir)) {
+        (void)store_checkpoint(store, 0, NULL);
+    }
+}
+
+/* Ends the group after a failure, so that nothing of it can slip into the next. */
+static int group_end(struct store *store, int code) {
+    if (code < 0) {
+        store_rollback(store);
+    }
+    if (code == -ENOSPC) {
+        make_room(store);
+    }
+    return code;
+}
+
+/* Marks the store open, in the main file too (see the head of this file). */
+static int mark_open(struct store *store, const struct store_job *job, struct error *error) {
+    char boot[40];
+    state_dir_boot_id(boot);
+    int code = store_begin(store, error);
+    if (code == 0) {
+        code = meta_put_text(store, "open_boot", boot[0] == '\0' ? "unknown" : boot, error);
+    }
+    if (code == 0) {
+        code = meta_put_text(store, "version", job->version, error);
+    }
+    if (code < 0) {
+        return group_end(store, code);
+    }
+    code = store_commit(store, error);
+    store->marked = code == 0;
+    return code == 0 ? store_checkpoint(store, 0, error) : code;
+}
+
+static int store_attach(struct store *store, const struct store_job *job, struct error *error) {
+    struct state_file file;
+    int code = state_dir_inspect(&store->dir, APPLICATION_ID, &file, error);
+    if (code == 0 && !file.exists) {
+        assert(job != NULL);
+        code = store_create(store, job, error);
+    }
+    if (code == 0) {
+        code = connection_open(store, STATE_DB, 0, error);
+    }
+    if (code == 0) {
+        code = check_versions(store, error);
+    }
+    if (code == 0) {
+        code = statements_prepare(store, error);
+    }
+    if (code == 0) {
+        code = check_last_close(store, &file, error);
+    }
+    if (code < 0 || job == NULL) {
+        return code;
+    }
+    (void)sqlite3_wal_hook(store->db, wal_grew, store);
+    code = compare_job(store, job, error);
+    if (code == 0) {
+        code = store_exec(store, "PRAGMA journal_mode = WAL", "open", error);
+    }
+    if (code == 0) {
+        code = mark_open(store, job, error);
+    }
+    return code == -ENOSPC ? mark_open(store, job, error) : code; /* the reserve has been given */
+}
+
+int store_open(const char *state_dir, const struct store_job *job, struct store **out,
+               struct error *error) {
+    struct store *store = calloc(1, sizeof *store);
+    if (store == NULL) {
+        return error_set(error, -ENOMEM, "open the store: out of memory");
+    }
+    store->dir = STATE_DIR_CLOSED;
+    int code = state_dir_open(state_dir, job != NULL, &store->dir, error);
+    if (code == 0) {
+        code = store_attach(store, job, error);
+    }
+    if (code < 0) {
+        store_close(store);
+        return code;
+    }
+    *out = store;
+    return 0;
+}
+
+static int mark_closed(struct store *store) {
+    int code = store_begin(store, NULL);
+    if (code == 0) {
+        code = meta_put_text(store, "open_boot", "", NULL);
+    }
+    return code == 0 ? store_commit(store, NULL) : code;
+}
+
+void store_close(struct store *store) {
+    if (store == NULL) {
+        return;
+    }
+    store_rollback(store);
+    bool clean = store->marked && mark_closed(store) == 0;
+    if (store->db != NULL) {
+        if (!clean) { /* the WAL stays: the main file says that there is one */
+            (void)sqlite3_db_config(store->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+        }
+        connection_close(store);
+    }
+    state_dir_close(&store->dir);
+    free(store->state);
+    free(store);
+}
+
+int store_begin(struct store *store, struct error *error) {
+    assert(!store->grouping);
+    if (store->finished != 0) {
+        return refuse_finished(store, error);
+    }
+    int code = store_run(store, STATEMENT_BEGIN, "begin", error);
+    store->grouping = code == 0;
+    return code;
+}
+
+/* Hash of a row: numbers, state, digest. */
+static uint64_t step_hash(const struct store_step *step) {
+    uint64_t fields[STEP_NUMBER_COUNT + 4];
+    size_t i = 0;
+    memcpy(fields, step->digest, sizeof step->digest);
+    i = 2;
+    fields[i++] = htole64(step->step);
+    fields[i++] = htole64(XXH3_64bits(step->state, step->state_bytes));
+#define FIELD_OF(column, member) fields[i++] = htole64(step->member);
+    STEP_NUMBERS(FIELD_OF)
+#undef FIELD_OF
+    return XXH3_64bits(fields, sizeof fields);
+}
+
+int store_put_step(struct store *store, const struct store_step *step, struct error *error) {
+    sqlite3_stmt *statement = store->statements[STATEMENT_PUT_STEP];
+    int i = 0;
+    assert(store->grouping && step->step <= INT64_MAX && step->state_bytes > 0);
+    (void)sqlite3_bind_int64(statement, ++i, (int64_t)step->step);
+    (void)sqlite3_bind_blob64(statement, ++i, step->state, step->state_bytes, SQLITE_STATIC);
+    (void)sqlite3_bind_blob(statement, ++i, step->digest, sizeof step->digest, SQLITE_STATIC);
+#define BIND(column, member) (void)sqlite3_bind_int64(statement, ++i, (int64_t)step->member);
+    STEP_NUMBERS(BIND)
+#undef BIND
+    (void)sqlite3_bind_int64(statement, ++i, (int64_t)step_hash(step));
+    return group_end(store, store_run(store, STATEMENT_PUT_STEP, "store a step", error));
+}
+
+int store_put_committed(struct store *store, uint64_t committed_step, struct error *error) {
+    assert(store->grouping);
+    return group_end(store, meta_put_number(store, "committed_step", committed_step, error));
+}
+
+int store_put_generation(struct store *store, uint64_t generation, struct error *error) {
+    assert(store->grouping);
+    return group_end(store, meta_put_number(store, "generation", generation, error));
+}
+
+int store_prune(struct store *store, uint64_t oldest_step_kept, struct error *error) {
+    assert(store->grouping && oldest_step_kept <= INT64_MAX);
+    (void)sqlite3_bind_int64(store->statements[STATEMENT_PRUNE], 1, (int64_t)oldest_step_kept);
+    return group_end(store, store_run(store, STATEMENT_PRUNE, "prune", error));
+}
+
+int store_commit(struct store *store, struct error *error) {
+    assert(store->grouping);
+    int code = store_run(store, STATEMENT_COMMIT, "commit", error);
+    if (code == 0) {
+        store->grouping = false;
+        state_dir_keep_reserve(&store->dir);
+    }
+    return group_end(store, code);
+}
+
+void store_rollback(struct store *store) {
+    if (store->db != NULL && sqlite3_get_autocommit(store->db) == 0) {
+        (void)sqlite3_exec(store->db, "ROLLBACK", NULL, NULL, NULL);
+    }
+    store->grouping = false;
+}
+
+int store_checkpoint(struct store *store, uint64_t wal_bytes, struct error *error) {
+    assert(!store->grouping);
+    if (store->finished != 0) {
+        return refuse_finished(store, error);
+    }
+    if (store_wal_bytes(store) <= wal_bytes) {
+        return 0;
+    }
+    int result = sqlite3_wal_checkpoint_v2(store->db, NULL, SQLITE_CHECKPOINT_RESTART, NULL, NULL);
+    if (result != SQLITE_OK) {
+        int code = store_failed(store, result, "checkpoint", error);
+        if (code == -ENOSPC) {
+            make_room(store);
+        }
+        return code;
+    }
+    store->wal_pages = 0;
+    return 0;
+}
+
+uint64_t store_wal_bytes(const struct store *store) {
+    return store->wal_pages == 0 ? 0 : 32 + store->wal_pages * (store->page_bytes + 24);
+}
+
+int store_summary(struct store *store, struct store_summary *out, struct error *error) {
+    struct store_summary summary = {0};
+    sqlite3_stmt *statement = store->statements[STATEMENT_LAST_STEP];
+    if (store->finished != 0) {
+        return refuse_finished(store, error);
+    }
+    int result = sqlite3_step(statement);
+    if (result == SQLITE_ROW && sqlite3_column_type(statement, 0) == SQLITE_INTEGER) {
+        summary.steps_end = (uint64_t)sqlite3_column_int64(statement, 0) + 1;
+    }
+    (void)sqlite3_reset(statement);
+    int code = result == SQLITE_ROW ? 0 : store_failed(store, result, "read", error);
+    if (code == 0) {
+        code = meta_number(store, "committed_step", &summary.committed_step, error);
+    }
+    if (code == 0) {
+        code = meta_number(store, "generation", &summary.generation, error);
+    }
+    if (code == 0) {
+        code = meta_digest(store, "job_digest", summary.job_digest, error);
+    }
+    if (code == 0) {
+        *out = summary;
+    }
+    return code;
+}
+
+/* Copies the state of the row that the statement stands on. */
+static int step_state(struct store *store, sqlite3_stmt *statement, struct store_step *step,
+                      struct error *error) {
+    const void *state = sqlite3_column_blob(statement, 1);
+    step->state_bytes = (size_t)sqlite3_column_bytes(statement, 1);
+    if (step->state_bytes > store->state_capacity) {
+        uint8_t *grown = realloc(store->state, step->state_bytes);
+        if (grown == NULL) {
+            return error_set(error, -ENOMEM, "read a step: out of memory");
+        }
+        store->state = grown;
+        store->state_capacity = step->state_bytes;
+    }
+    if (state != NULL) {
+        memcpy(store->state, state, step->state_bytes);
+    }
+    step->state = store->state;
+    return 0;
+}
+
+static int step_read(struct store *store, sqlite3_stmt *statement, struct store_step *out,
+                     struct error *error) {
+    struct store_step step = {.step = (uint64_t)sqlite3_column_int64(statement, 0)};
+    char what[48];
+    int i = 2;
+    int code = step_state(store, statement, &step, error);
+    if (code < 0) {
+        return code;
+    }
+    (void)snprintf(what, sizeof what, "the row of step %" PRIu64, step.step);
+    if (step.state_bytes == 0 || sqlite3_column_bytes(statement, 2) != sizeof step.digest) {
+        return damaged(store, what, error);
+    }
+    memcpy(step.digest, sqlite3_column_blob(statement, 2), sizeof step.digest);
+#define COLUMN(column, member)                                                                     \
+    step.member = (__typeof__(step.member))sqlite3_column_int64(statement, ++i);
+    STEP_NUMBERS(COLUMN)
+#undef COLUMN
+    if ((uint64_t)sqlite3_column_int64(statement, ++i) != step_hash(&step)) {
+        return damaged(store, what, error);
+    }
+    *out = step;
+    return 1;
+}
+
+int store_get_step(struct store *store, uint64_t step, struct store_step *out,
+                   struct error *error) {
+    sqlite3_stmt *statement = store->statements[STATEMENT_GET_STEP];
+    int code;
+    if (store->finished != 0) {
+        return refuse_finished(store, error);
+    }
+    (void)sqlite3_bind_int64(statement, 1, step > INT64_MAX ? INT64_MAX : (int64_t)step);
+    int result = sqlite3_step(statement);
+    if (result == SQLITE_ROW) {
+        code = step_read(store, statement, out, error);
+    } else {
+        code = result == SQLITE_DONE ? 0 : store_failed(store, result, "read a step", error);
+    }
+    (void)sqlite3_reset(statement);
+    return code;
+}
+
+int store_plan_text(struct store *store, char **out, struct error *error) {
+    return store->finished != 0 ? refuse_finished(store, error)
+                                : meta_text(store, "plan_text", out, error);
+}
+
+const char *store_library_version(void) {
+    return sqlite3_libversion();
+}

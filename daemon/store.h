@@ -4,7 +4,17 @@
  * was planned from, its digest and balance, and how far the ranks have committed. One connection,
  * WAL, locking_mode=EXCLUSIVE (no second opener, no -shm), synchronous=FULL, no automatic
  * checkpoint; used from one thread. Schema in daemon/schema.sql, application_id and user_version
- * checked. SQLite codes are translated here and nowhere else. Shows no sqlite3. */
+ * checked. SQLite codes are translated here and nowhere else. Shows no sqlite3.
+ *
+ * What may go wrong, and what then holds:
+ *   process killed    the groups whose store_commit returned are there, perhaps one more, no part
+ *                     of any; reopening replays the WAL
+ *   power lost        the same, as far as the disk keeps its word on fdatasync
+ *   disk full         -ENOSPC: the group is gone, everything before it stands, the store goes on
+ *                     (state_dir.h: a reserve lets it write back what it has)
+ *   write, sync fails -EIO: the store is finished and refuses everything; stop, a restart recovers.
+ *                     Never retried: after a failed sync the kernel may have dropped the pages
+ *   file damaged      -EBADMSG at open or when the row is read; every row carries a hash */
 #ifndef BALLAST_DAEMON_STORE_H
 #define BALLAST_DAEMON_STORE_H
 
@@ -14,6 +24,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#define STORE_WAL_BYTES_MAX (16u << 20) /* checkpoint above this, at the latest */
 
 struct store;
 
@@ -36,27 +48,37 @@ struct store_step {
     uint32_t documents;
 };
 
-/* Opens or creates state_dir/ballast.db. Takes state_dir/lock first (the file lock dies with the
- * process): -EBUSY "another daemon (pid N) holds it". Refuses: another job (-EINVAL, naming the
- * first differing setting and the remedy), a foreign or newer file, damage (-EBADMSG with a
- * recovery hint; never starts empty over damage). `job` NULL: any job, for reading only (the CLI);
- * then nothing is created and the lock is taken just as well. */
+/* Opens or creates state_dir/ballast.db; state_dir itself is made (0750) when its parent is there.
+ * Takes state_dir/lock first (the file lock dies with the process): -EBUSY "another ballastd (pid
+ * N) uses PATH". Refuses: another job (-EINVAL, naming the first differing setting and the remedy),
+ * a foreign file (-EINVAL), a newer one (-ENOSYS), a network file system (-EINVAL), damage
+ * (-EBADMSG with a recovery hint; never starts empty over damage). After a process was killed,
+ * opening takes milliseconds; after the machine went down under it, the whole file is checked.
+ * `job` NULL: any job, for reading only (the CLI); then nothing is created (-ENOENT) and the lock
+ * is taken just as well. */
 int store_open(const char *state_dir, const struct store_job *job, struct store **out,
                struct error *error);
-void store_close(struct store *store); /* checkpoints when the last open wrote anything */
 
-/* Group commit: everything between is durable when store_commit has returned 0. */
+/* Marks the store cleanly closed, writes the WAL back, frees all. An open group is lost. NULL is
+ * fine. */
+void store_close(struct store *store);
+
+/* Group commit: everything between is durable when store_commit has returned 0. Any failure of
+ * these undoes the whole group and ends it: begin again. */
 int store_begin(struct store *store, struct error *error);
 int store_put_step(struct store *store, const struct store_step *step, struct error *error);
 int store_put_committed(struct store *store, uint64_t committed_step, struct error *error);
 int store_put_generation(struct store *store, uint64_t generation, struct error *error);
+/* Removes the rows that nobody needs who asks for steps from oldest_step_kept on: all before the
+ * newest one at or before it. */
 int store_prune(struct store *store, uint64_t oldest_step_kept, struct error *error);
 int store_commit(struct store *store, struct error *error);
 void store_rollback(struct store *store);
 
-/* Writes the WAL back when it is larger than `wal_bytes`; call when idle. */
+/* Writes the WAL back when more than `wal_bytes` of it are not yet; call when idle, not in a
+ * group. */
 int store_checkpoint(struct store *store, uint64_t wal_bytes, struct error *error);
-uint64_t store_wal_bytes(const struct store *store);
+uint64_t store_wal_bytes(const struct store *store); /* not yet written back */
 
 /* committed_step: first step not committed by all; steps_end: first step without a row; both 0 in a
  * fresh store. */

@@ -1,0 +1,63 @@
+/* state_dir: the folder that the store lives in: whose it is, where it is, what is left of it.
+ *
+ *   lock             whoever holds its write lock owns the folder; "PID NAME" inside
+ *   ballast.db       the store; ballast.db-wal beside it is part of it
+ *   ballast.db.new   a store being made; it becomes ballast.db by renaming, so that an empty or
+ *                    half-made ballast.db is damage and nothing else
+ *   ballast.reserve  STATE_RESERVE_BYTES to give away when the disk is full
+ * No SQLite here but for the head of its file format. */
+#ifndef BALLAST_DAEMON_STATE_DIR_H
+#define BALLAST_DAEMON_STATE_DIR_H
+
+#include "planner/error.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define STATE_DB            "ballast.db"
+#define STATE_DB_NEW        "ballast.db.new"
+#define STATE_RESERVE_BYTES (4u << 20)
+
+struct state_dir {
+    char path[PATH_MAX];
+    int fd;
+    int lock_fd;
+    bool reserve; /* is there */
+};
+#define STATE_DIR_CLOSED                                                                           \
+    (struct state_dir) {                                                                           \
+        .fd = -1, .lock_fd = -1                                                                    \
+    }
+
+/* Opens the folder, making it (0750) with `create`, and takes the lock. Refuses network file
+ * systems, which do not keep SQLite's promises, unless BALLAST_ALLOW_NETWORK_STATE=1: -EINVAL.
+ * -EBUSY naming who has the lock; -ENOENT. */
+int state_dir_open(const char *path, bool create, struct state_dir *out, struct error *error);
+void state_dir_close(struct state_dir *dir); /* releases the lock; closed is fine */
+
+/* What the head of ballast.db says. */
+struct state_file {
+    bool exists;
+    bool wal;     /* there is a WAL with something in it */
+    bool shorter; /* the file is shorter than it says; only with a WAL, which may hold the rest */
+};
+
+/* -EBADMSG for an empty, truncated or headless file, or a WAL without it; -EINVAL for a SQLite file
+ * with another application_id. */
+int state_dir_inspect(const struct state_dir *dir, uint32_t application_id, struct state_file *out,
+                      struct error *error);
+
+/* Moves ballast.db.new into place, durably; or removes it. */
+int state_dir_adopt(const struct state_dir *dir, struct error *error);
+void state_dir_discard(const struct state_dir *dir);
+
+/* Makes the reserve when it is missing and the disk has four times as much; its absence is no
+ * failure. Gives it back to the disk: true when there was one. */
+void state_dir_keep_reserve(struct state_dir *dir);
+bool state_dir_give_reserve(struct state_dir *dir);
+
+/* Identity of this boot of the machine, "" when it cannot be told; `out` holds 40 bytes. */
+void state_dir_boot_id(char out[40]);
+
+#endif
