@@ -37,27 +37,26 @@ struct dataset {
     struct fingerprint fingerprint;
 };
 
-/* Reads all of it; -EIO at the end of the file. */
-static int read_all(int fd, uint64_t offset, void *to, size_t count) {
-    uint8_t *bytes = to;
-    while (count > 0) {
-        ssize_t have = pread(fd, bytes, count, (off_t)offset);
-        if (have < 0 && errno == EINTR) {
+/* Reads all of it; -EIO at the end of the file. *have: bytes that came. */
+static int read_all(int fd, uint64_t offset, void *to, size_t count, size_t *have) {
+    *have = 0;
+    while (*have < count) {
+        ssize_t got = pread(fd, (uint8_t *)to + *have, count - *have, (off_t)(offset + *have));
+        if (got < 0 && errno == EINTR) {
             continue;
         }
-        if (have <= 0) {
-            return have == 0 ? -EIO : -errno;
+        if (got <= 0) {
+            return got == 0 ? -EIO : -errno;
         }
-        bytes += have;
-        offset += (uint64_t)have;
-        count -= (size_t)have;
+        *have += (size_t)got;
     }
     return 0;
 }
 
 static int read_index_file(const struct megatron_file *file, uint64_t offset, void *to,
                            size_t count) {
-    return read_all(*(const int *)file->context, offset, to, count);
+    size_t have;
+    return read_all(*(const int *)file->context, offset, to, count, &have);
 }
 
 static int refuse_path(const struct dataset *dataset, const char *path, int code,
@@ -203,6 +202,11 @@ uint64_t dataset_offset(const struct dataset *dataset, uint64_t i) {
     return megatron_index_offset(&dataset->index, i);
 }
 
+int dataset_read(const struct dataset *dataset, uint64_t offset, void *to, size_t count,
+                 size_t *have) {
+    return read_all(dataset->bin_fd, offset, to, count, have);
+}
+
 static void hash_u64(XXH3_state_t *state, uint64_t value) {
     value = htole64(value);
     XXH3_128bits_update(state, &value, sizeof value);
@@ -234,7 +238,8 @@ static int hash_sample(XXH3_state_t *state, const struct dataset *dataset, uint3
         from += XXH3_64bits(&key, sizeof key) % (count - SAMPLE_BYTES + 1);
         count = SAMPLE_BYTES;
     }
-    int rc = read_all(dataset->bin_fd, from, bytes, (size_t)count);
+    size_t have;
+    int rc = read_all(dataset->bin_fd, from, bytes, (size_t)count, &have);
     if (rc < 0) {
         return error_set(error, rc,
                          "%s: cannot read %" PRIu64 " bytes at offset %" PRIu64

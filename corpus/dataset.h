@@ -9,6 +9,7 @@
 
 #include "planner/error.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct dataset;
@@ -34,6 +35,11 @@ uint8_t dataset_dtype(const struct dataset *dataset);
 /* Tokens of document i and byte offset of its first token; i < documents. */
 uint32_t dataset_length(const struct dataset *dataset, uint64_t i);
 uint64_t dataset_offset(const struct dataset *dataset, uint64_t i);
+
+/* Reads `count` bytes of .bin, blocking: for tools; batches go through corpus/reader.h. -EIO also
+ * where the file ends. *have: bytes that came, also on failure. */
+int dataset_read(const struct dataset *dataset, uint64_t offset, void *to, size_t count,
+                 size_t *have);
 
 /* 128-bit fingerprint (XXH3): .bin size, dtype, all lengths (offsets too where the documents stand
  * in another order than their tokens), and 64 keyed 4 KB samples of .bin, one from each 64th of it,
