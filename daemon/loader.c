@@ -1,0 +1,197 @@
+/* loader: see loader.h. Hello is in hello.c, Stream in stream.c. */
+#include "daemon/loader.h"
+
+#include "ballast.pb-c.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <syslog.h>
+
+/* Commit */
+
+static bool loader_durable(const struct session *session, const struct session_commit *commit) {
+    const struct session_progress *progress = session->world->progress;
+    return progress->durable_step > commit->step &&
+           (!commit->wants_committed || progress->durable_committed_step > commit->step);
+}
+
+static void loader_answer_commit(struct session *session, uint32_t stream) {
+    Ballast__V1__CommitResponse response = BALLAST__V1__COMMIT_RESPONSE__INIT;
+    response.durable_step = session->world->progress->durable_step;
+    session_answer(session, stream, &response.base);
+}
+
+void loader_acknowledge(struct session *session, uint64_t now_ns) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < session->commit_count; i++) {
+        struct session_commit commit = session->commits[i];
+        arena_reset(session->world->arena);
+        if (loader_durable(session, &commit)) {
+            loader_answer_commit(session, commit.stream);
+        } else if (now_ns >= commit.deadline_ns) {
+            session_refuse(session, commit.stream, STATUS_DEADLINE_EXCEEDED,
+                           "step %" PRIu64 " is not durable yet", commit.step);
+        } else {
+            session->commits[kept++] = commit;
+        }
+    }
+    session->commit_count = kept;
+}
+
+static void loader_commit(struct session *session, const struct session_call *call,
+                          const void *message, uint64_t now_ns) {
+    uint64_t step = ((const Ballast__V1__CommitRequest *)message)->step;
+    struct member *member = session->member;
+    struct roster *roster = session->world->roster;
+    if (member == NULL) {
+        session_refuse(session, call->stream, STATUS_FAILED_PRECONDITION, "say Hello first");
+        return;
+    }
+    if (step >= member->delivered_step) {
+        session_refuse(session, call->stream, STATUS_OUT_OF_RANGE,
+                       "step %" PRIu64 " was not delivered to this rank; its next is %" PRIu64,
+                       step, member->delivered_step);
+        return;
+    }
+    if (session->commit_count == SESSION_CALLS_MAX) {
+        session_refuse(session, call->stream, STATUS_RESOURCE_EXHAUSTED,
+                       "%u commits of this rank are not durable yet", session->commit_count);
+        return;
+    }
+    stream_release_through(session, step);
+    if (step >= member->committed_step) {
+        member->committed_step = step + 1;
+        (void)roster_advance(roster, now_ns);
+    }
+    session->commits[session->commit_count++] = (struct session_commit){
+        .stream = call->stream,
+        .step = step,
+        .wants_committed = roster->committed_step > step,
+        .deadline_ns = call->deadline_ns};
+}
+
+/* Seek and Ping */
+
+static void loader_seek(struct session *session, const struct session_call *call,
+                        const void *message, uint64_t now_ns) {
+    const struct roster *roster = session->world->roster;
+    uint64_t step = ((const Ballast__V1__SeekRequest *)message)->step;
+    const struct step_plan *plan = NULL;
+    struct error error;
+    (void)now_ns;
+    if (session->member == NULL) {
+        session_refuse(session, call->stream, STATUS_FAILED_PRECONDITION, "say Hello first");
+        return;
+    }
+    if (step != roster->committed_step) {
+        session_refuse(session, call->stream, STATUS_UNIMPLEMENTED,
+                       "Seek to another step than the next uncommitted, %" PRIu64
+                       ", is not implemented",
+                       roster->committed_step);
+        return;
+    }
+    Ballast__V1__SeekResponse response = BALLAST__V1__SEEK_RESPONSE__INIT;
+    response.next_step = step;
+    response.generation = session->world->job->generation;
+    if (session->world->ops->plan(session, step, &plan, &error) == SESSION_READY) {
+        response.plan_digest = (ProtobufCBinaryData){PLAN_DIGEST_BYTES, (uint8_t *)plan->digest};
+    }
+    session_answer(session, call->stream, &response.base);
+}
+
+static void loader_ping(struct session *session, const struct session_call *call,
+                        const void *message, uint64_t now_ns) {
+    Ballast__V1__PingResponse response = BALLAST__V1__PING_RESPONSE__INIT;
+    (void)message;
+    (void)now_ns;
+    session_answer(session, call->stream, &response.base);
+}
+
+/* Calls */
+
+static const struct loader_method {
+    const char *name;
+    const ProtobufCMessageDescriptor *type; /* NULL: the call has no message of its own */
+    void (*serve)(struct session *session, const struct session_call *call, const void *message,
+                  uint64_t now_ns);
+} loader_methods[] = {
+    {"Hello", &ballast__v1__hello_request__descriptor, loader_hello},
+    {"Stream", NULL, stream_serve},
+    {"Commit", &ballast__v1__commit_request__descriptor, loader_commit},
+    {"Seek", &ballast__v1__seek_request__descriptor, loader_seek},
+    {"Ping", &ballast__v1__ping_request__descriptor, loader_ping},
+};
+
+static const struct loader_method *loader_method(const char *name) {
+    for (size_t i = 0; i < sizeof loader_methods / sizeof loader_methods[0]; i++) {
+        if (strcmp(loader_methods[i].name, name) == 0) {
+            return &loader_methods[i];
+        }
+    }
+    return NULL;
+}
+
+bool loader_call(struct session *session, const struct session_call *call, uint64_t now_ns) {
+    const struct loader_method *method = loader_method(call->method);
+    const void *message = NULL;
+    char name[SESSION_NAME_BYTES];
+    if (method == NULL) {
+        session_printable(call->method, name);
+        session_refuse(session, call->stream, STATUS_UNIMPLEMENTED,
+                       "this daemon does not serve Loader.%s", name);
+        return false;
+    }
+    if (method->type != NULL) {
+        message = session_unpack(session, method->type, call->payload, call->bytes);
+        if (message == NULL) {
+            session_refuse(session, call->stream, STATUS_INVALID_ARGUMENT,
+                           "the message of %s cannot be read", method->name);
+            return false;
+        }
+    }
+    method->serve(session, call, message, now_ns);
+    return true;
+}
+
+/* Life */
+
+void loader_leave(struct session *session, uint64_t now_ns) {
+    struct member *member = session->member;
+    if (member == NULL) {
+        return;
+    }
+    stream_release_all(session);
+    free(session->held);
+    session->held = NULL;
+    session->member = NULL;
+    roster_leave(session->world->roster, member, now_ns);
+    if (session->cut) {
+        member->lease_end_ns = now_ns;
+    }
+    session_log(session, LOG_INFO, "rank left dp=%u pp=%u cp=%u tp=%u pid=%u step=%" PRIu64,
+                member->place.dp, member->place.pp, member->place.cp, member->place.tp, member->pid,
+                member->step);
+}
+
+int loader_tick(struct session *session, uint64_t now_ns) {
+    const struct session_world *world = session->world;
+    struct member *member = session->member;
+    if (now_ns - session->progress_ns <= world->roster->lease_ns) {
+        return 0;
+    }
+    bool blocks = roster_blames(world->roster, member, session->held_count > 0);
+    if (!blocks && !world->ops->congested(session)) {
+        return 0;
+    }
+    session->cut = true;
+    session_log(session, LOG_WARNING,
+                "rank cut: silent for its lease while %s dp=%u pp=%u cp=%u tp=%u pid=%u held=%u",
+                blocks ? "others wait for it" : "its output waits", member->place.dp,
+                member->place.pp, member->place.cp, member->place.tp, member->pid,
+                session->held_count);
+    session_end_stream(session, STATUS_DEADLINE_EXCEEDED,
+                       blocks ? "cut: silent for the lease while other ranks waited for this one"
+                              : "cut: nothing was read for the lease");
+    return -ETIMEDOUT;
+}

@@ -1,0 +1,57 @@
+/* loader: what the calls of ballast.v1.Loader mean; the inner half of session.h. */
+#ifndef BALLAST_DAEMON_LOADER_H
+#define BALLAST_DAEMON_LOADER_H
+
+#include "daemon/session.h"
+
+#define SESSION_NAME_BYTES 64u
+
+struct session_call {
+    uint32_t stream;
+    bool half_closed; /* the peer sends no more on this stream */
+    const char *method;
+    const uint8_t *payload;
+    size_t bytes;
+    uint64_t deadline_ns; /* UINT64_MAX: none */
+};
+
+/* Of session.c. */
+void session_move(struct session *session, enum session_state to);
+void session_log(struct session *session, int level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void session_printable(const char *name, char out[SESSION_NAME_BYTES]);
+void *session_unpack(struct session *session, const ProtobufCMessageDescriptor *type,
+                     const uint8_t *data, size_t bytes);
+
+/* Serves one call of Loader; false when there is no such call or its message cannot be read. */
+bool loader_call(struct session *session, const struct session_call *call, uint64_t now_ns);
+
+/* Answers the Commits that are durable. */
+void loader_acknowledge(struct session *session, uint64_t now_ns);
+
+/* Leases: 0, or -ETIMEDOUT when the rank was cut. */
+int loader_tick(struct session *session, uint64_t now_ns);
+
+/* The session is over: holds and identity go back. */
+void loader_leave(struct session *session, uint64_t now_ns);
+
+/* Of hello.c and stream.c: two of the calls. */
+void loader_hello(struct session *session, const struct session_call *call, const void *message,
+                  uint64_t now_ns);
+void stream_serve(struct session *session, const struct session_call *call, const void *message,
+                  uint64_t now_ns);
+
+/* A message of the open Stream. */
+void stream_message(struct session *session, const uint8_t *data, size_t bytes);
+
+/* Sends batches and ends as far as credits, order and output allow. */
+void stream_deliver(struct session *session, uint64_t now_ns);
+
+/* The stream is over: no credits, no place among the streaming. Holds stay. */
+void stream_stop(struct session *session);
+
+/* Gives back what is held of the steps up to and including `step`, or all. */
+void stream_release_through(struct session *session, uint64_t step);
+void stream_release_all(struct session *session);
+
+#endif

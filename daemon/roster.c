@@ -1,0 +1,182 @@
+/* roster: see roster.h. */
+#include "daemon/roster.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+static uint32_t roster_count_replicas(struct roster *roster, const uint8_t *local) {
+    uint32_t replicas = 0;
+    for (uint32_t dp = 0; dp < roster->mesh.dp; dp++) {
+        roster->replica_of_dp[dp] = local[dp] ? replicas++ : UINT32_MAX;
+    }
+    return replicas;
+}
+
+static void roster_place_members(struct roster *roster, uint64_t now_ns) {
+    uint32_t dp = 0;
+    for (uint32_t i = 0; i < roster->count; i++) {
+        struct member *member = &roster->members[i];
+        uint32_t within = i % roster->replica_members;
+        member->replica = i / roster->replica_members;
+        while (roster->replica_of_dp[dp] != member->replica) {
+            dp++;
+        }
+        member->place = (struct rank_place){
+            .dp = dp,
+            .pp = within / (roster->mesh.cp * roster->mesh.tp),
+            .cp = within / roster->mesh.tp % roster->mesh.cp,
+            .tp = within % roster->mesh.tp,
+        };
+        member->lease_end_ns = now_ns + roster->lease_ns;
+        member->committed_step = roster->committed_step;
+        member->delivered_step = roster->committed_step;
+    }
+}
+
+int roster_init(struct roster *roster, const struct rank_place *mesh, const uint8_t *local,
+                uint32_t micro_batches, uint64_t lease_ns, uint64_t committed_step,
+                uint64_t now_ns) {
+    *roster = (struct roster){.mesh = *mesh,
+                              .micro_batches = micro_batches,
+                              .lease_ns = lease_ns,
+                              .committed_step = committed_step,
+                              .replica_members = mesh->pp * mesh->cp * mesh->tp};
+    assert(micro_batches > 0 && roster->replica_members > 0);
+    roster->replica_of_dp = calloc(mesh->dp, sizeof *roster->replica_of_dp);
+    if (roster->replica_of_dp == NULL) {
+        return -ENOMEM;
+    }
+    roster->replicas = roster_count_replicas(roster, local);
+    assert(roster->replicas > 0);
+    roster->count = roster->replicas * roster->replica_members;
+    roster->members = calloc(roster->count, sizeof *roster->members);
+    if (roster->members == NULL) {
+        roster_deinit(roster);
+        return -ENOMEM;
+    }
+    roster_place_members(roster, now_ns);
+    return 0;
+}
+
+void roster_deinit(struct roster *roster) {
+    free(roster->members);
+    free(roster->replica_of_dp);
+    *roster = (struct roster){0};
+}
+
+struct member *roster_member(const struct roster *roster, const struct rank_place *place) {
+    const struct rank_place *mesh = &roster->mesh;
+    assert(place->dp < mesh->dp && place->pp < mesh->pp && place->cp < mesh->cp &&
+           place->tp < mesh->tp);
+    uint32_t replica = roster->replica_of_dp[place->dp];
+    if (replica == UINT32_MAX) {
+        return NULL;
+    }
+    uint32_t within = (place->pp * mesh->cp + place->cp) * mesh->tp + place->tp;
+    return &roster->members[replica * roster->replica_members + within];
+}
+
+bool roster_live(const struct member *member, uint64_t now_ns) {
+    return member->connected || now_ns < member->lease_end_ns;
+}
+
+int roster_join(struct roster *roster, struct member *member, uint64_t now_ns) {
+    if (member->connected) {
+        return -EEXIST;
+    }
+    if (!roster_live(member, now_ns)) {
+        member->committed_step = roster->committed_step;
+        member->delivered_step = roster->committed_step;
+    }
+    member->connected = true;
+    return 0;
+}
+
+void roster_leave(struct roster *roster, struct member *member, uint64_t now_ns) {
+    assert(member->connected);
+    member->connected = false;
+    member->streaming = false;
+    member->subscribed = false;
+    member->held_back = false;
+    member->credits = 0;
+    member->waiting_ns = 0;
+    member->lease_end_ns = now_ns + roster->lease_ns;
+}
+
+bool roster_advance(struct roster *roster, uint64_t now_ns) {
+    uint64_t lowest = UINT64_MAX;
+    for (uint32_t i = 0; i < roster->count; i++) {
+        const struct member *member = &roster->members[i];
+        if (roster_live(member, now_ns) && member->committed_step < lowest) {
+            lowest = member->committed_step;
+        }
+    }
+    if (lowest == UINT64_MAX || lowest <= roster->committed_step) {
+        return false;
+    }
+    roster->committed_step = lowest;
+    return true;
+}
+
+bool roster_slowest(const struct roster *roster, uint32_t replica, uint64_t *position) {
+    const struct member *first = &roster->members[replica * roster->replica_members];
+    bool found = false;
+    for (const struct member *m = first; m < first + roster->replica_members; m++) {
+        if (m->streaming && m->subscribed && (!found || roster_position(roster, m) < *position)) {
+            *position = roster_position(roster, m);
+            found = true;
+        }
+    }
+    return found;
+}
+
+bool roster_fastest_step(const struct roster *roster, uint64_t *step) {
+    bool found = false;
+    for (uint32_t i = 0; i < roster->count; i++) {
+        const struct member *member = &roster->members[i];
+        if (member->streaming && (!found || member->step > *step)) {
+            *step = member->step;
+            found = true;
+        }
+    }
+    return found;
+}
+
+bool roster_slowest_step(const struct roster *roster, uint64_t *step) {
+    bool found = false;
+    for (uint32_t i = 0; i < roster->count; i++) {
+        const struct member *member = &roster->members[i];
+        if (member->streaming && (!found || member->step < *step)) {
+            *step = member->step;
+            found = true;
+        }
+    }
+    return found;
+}
+
+bool roster_stands_at(const struct roster *roster, uint64_t step) {
+    for (uint32_t i = 0; i < roster->count; i++) {
+        if (roster->members[i].streaming && roster->members[i].step == step) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool roster_blames(const struct roster *roster, const struct member *member, bool holds_slots) {
+    uint64_t slowest = 0;
+    uint64_t position = roster_position(roster, member);
+    bool last = roster_slowest(roster, member->replica, &slowest) && position <= slowest;
+    if (member->waiting_ns != 0 && !(member->held_back && last)) {
+        return false;
+    }
+    const struct member *first = &roster->members[member->replica * roster->replica_members];
+    for (const struct member *m = first; m < first + roster->replica_members; m++) {
+        if (m != member && m->streaming && m->held_back &&
+            (holds_slots || position < roster_position(roster, m))) {
+            return true;
+        }
+    }
+    return false;
+}

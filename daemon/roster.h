@@ -1,0 +1,91 @@
+/* roster: every rank that this node serves, where it stands, and until when its claims live.
+ *
+ * A member is a place in the mesh whose replica is local. It is live while connected and for one
+ * lease after its connection ended. At the start every member has a lease too: after a restart
+ * ranks come back one by one, and the first to commit must not leave the others behind.
+ *
+ *     committed_step = the smallest committed step of the live members (never falls)
+ *
+ * Pure: the clock is an argument. Loop thread only. */
+#ifndef BALLAST_DAEMON_ROSTER_H
+#define BALLAST_DAEMON_ROSTER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct rank_place {
+    uint32_t dp, pp, cp, tp;
+};
+
+struct member {
+    struct rank_place place;
+    uint32_t replica;        /* number of its dp among the local replicas */
+    bool connected;          /* a session has this identity */
+    bool streaming;          /* ... and a stream that is not over */
+    bool subscribed;         /* ... that wants slots: tokens or labels */
+    bool held_back;          /* has credit, but its next batch must wait for a slower rank */
+    uint32_t pid, uid;       /* of the last peer, for people */
+    uint32_t credits;        /* left, while streaming */
+    uint64_t waiting_ns;     /* since when it waits for its next batch; 0: it does not */
+    uint64_t lease_end_ns;   /* meaningful while not connected */
+    uint64_t committed_step; /* first step that it did not commit */
+    uint64_t delivered_step; /* first step that it was not given whole */
+    uint64_t step;           /* of its next batch, while streaming */
+    uint32_t index;          /* of its next batch; micro_batches: only the end of the step is due */
+};
+
+struct roster {
+    struct member *members; /* by (replica, pp, cp, tp) */
+    uint32_t count;
+    uint32_t replicas;
+    uint32_t replica_members; /* members of each replica */
+    uint32_t micro_batches;   /* per replica and step */
+    struct rank_place mesh;   /* sizes */
+    uint32_t *replica_of_dp;  /* mesh.dp entries; UINT32_MAX: not local */
+    uint64_t lease_ns;
+    uint64_t committed_step;
+};
+
+/* `local` has mesh.dp flags, at least one set. -ENOMEM. */
+int roster_init(struct roster *roster, const struct rank_place *mesh, const uint8_t *local,
+                uint32_t micro_batches, uint64_t lease_ns, uint64_t committed_step,
+                uint64_t now_ns);
+void roster_deinit(struct roster *roster); /* fine for a zeroed roster */
+
+/* The member at a place inside the mesh; NULL when its replica is not local. */
+struct member *roster_member(const struct roster *roster, const struct rank_place *place);
+
+/* Takes the identity for a session; -EEXIST while another one has it. A member whose lease was over
+ * starts anew at committed_step. */
+int roster_join(struct roster *roster, struct member *member, uint64_t now_ns);
+
+/* The session is gone; its claims live for one lease. */
+void roster_leave(struct roster *roster, struct member *member, uint64_t now_ns);
+
+/* Recomputes committed_step; true when it rose. */
+bool roster_advance(struct roster *roster, uint64_t now_ns);
+
+bool roster_live(const struct member *member, uint64_t now_ns);
+
+/* Number of the member's next batch in its replica's stream. */
+static inline uint64_t roster_position(const struct roster *roster, const struct member *member) {
+    return member->step * roster->micro_batches + member->index;
+}
+
+/* The smallest position among the replica's ranks that want slots; false without any. */
+bool roster_slowest(const struct roster *roster, uint32_t replica, uint64_t *position);
+
+/* The largest and smallest step among streaming ranks; false without any. */
+bool roster_fastest_step(const struct roster *roster, uint64_t *step);
+bool roster_slowest_step(const struct roster *roster, uint64_t *step);
+
+/* Whether some streaming rank stands at this step. */
+bool roster_stands_at(const struct roster *roster, uint64_t step);
+
+/* Whether the member is what another rank of its replica waits for: it holds slots, or stands
+ * behind one that is held back. A member that waits itself is to blame only if it is held back with
+ * nobody behind it. */
+bool roster_blames(const struct roster *roster, const struct member *member, bool holds_slots);
+
+#endif

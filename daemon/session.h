@@ -1,0 +1,207 @@
+/* session: the protocol of one connection as a pure step.
+ *
+ * Frames and time come in, messages go out through `session_ops`; sockets, clock, slab and planner
+ * are the owner's, so tests drive every row of the table below with a fake world. Serves
+ * ballast.v1.Loader itself and hands ballast.v1.Admin to the owner.
+ *
+ *     NEW --Hello--> BOUND --Stream--> OPENING --first message--> STREAMING --EndOfData--> ENDED
+ *                      ^                  |                           |                      |
+ *                      +------------------+---------------------------+----------------------+
+ *                                       refused, closed by the peer, or failed
+ *
+ *   hello_bind           NEW -> BOUND: the identity is this session's until it ends
+ *   stream_serve        BOUND -> OPENING: a rank has one Stream at a time
+ *   stream_open          OPENING -> STREAMING: `from` is legal
+ *   stream_end_of_data   STREAMING -> ENDED: releases are still heard
+ *   session_end_stream   OPENING, STREAMING, ENDED -> BOUND: a final Response with a status
+ *   session_deinit       any -> CLOSED
+ *
+ * A batch that was sent with a slot is held until it is released, its step is committed by this
+ * rank, or the session ends. Loop thread only. */
+#ifndef BALLAST_DAEMON_SESSION_H
+#define BALLAST_DAEMON_SESSION_H
+
+#include "daemon/roster.h"
+#include "planner/error.h"
+#include "planner/plan.h"
+#include "proto/arena.h"
+#include "proto/frame.h"
+
+#define SESSION_CALLS_MAX           16u /* unanswered calls of one connection, by kind */
+#define SESSION_CALL_TIMEOUT_NS_MAX 600000000000ull /* longer ones are cut to this */
+#define SESSION_HANDSHAKE_NS        30000000000ull  /* from connect to the first valid call */
+#define SESSION_TOKEN_BYTES         16u
+#define SESSION_PROTOCOL            1u
+#define SESSION_LOADER              "ballast.v1.Loader"
+#define SESSION_ADMIN               "ballast.v1.Admin"
+
+enum session_state {
+    SESSION_NEW = 0,
+    SESSION_BOUND = 1,
+    SESSION_OPENING = 2,
+    SESSION_STREAMING = 3,
+    SESSION_ENDED = 4,
+    SESSION_CLOSED = 5,
+};
+
+/* Whether the table allows `to` after `from`. */
+bool session_may_move(enum session_state from, enum session_state to);
+
+/* What HelloResponse says of the job. Immutable after start. */
+struct session_job {
+    const char *version; /* "ballastd 0.1.0" */
+    const char *data_path;
+    uint8_t job_digest[16];
+    uint64_t tokens_max;
+    uint32_t token_bytes;
+    uint64_t slab_bytes;
+    uint64_t generation;
+    uint32_t credits_max;
+    uint32_t replica_slots; /* slots that one replica has: a session holds no more */
+};
+
+/* How far the stream is known and safe. The owner's, updated before sessions are pumped. */
+struct session_progress {
+    uint64_t oldest_step;            /* first step that can still be replayed; <= committed_step */
+    uint64_t plannable_step;         /* last step that a rank may ask to start from */
+    uint64_t durable_step;           /* first step whose row is not durable */
+    uint64_t durable_committed_step; /* committed_step as the store has it */
+    bool stopping;                   /* nothing new is begun */
+};
+
+struct session;
+
+enum session_answer {
+    SESSION_READY = 0,
+    SESSION_WAITS = 1,   /* planned or read soon */
+    SESSION_HELD_UP = 2, /* waits because slower ranks hold what it needs */
+    SESSION_NO_STEP = 3, /* the stream ends before this step */
+    SESSION_LOST = 4,    /* cannot be had: `error` says why */
+};
+
+/* A micro-batch ready to be sent. slot < 0: none (plan only, or no documents). */
+struct session_batch {
+    int slot;
+    uint64_t slab_offset;
+    uint64_t payload_bytes;
+    uint64_t slot_generation;
+    uint64_t payload_hash;
+};
+
+/* Where the world begins. None of these calls back into the session. */
+struct session_ops {
+    /* Queues one frame. What cannot be queued is the owner's to deal with, by closing. */
+    void (*send)(struct session *session, uint32_t stream, enum frame_type type,
+                 const ProtobufCMessage *message);
+    /* Whether more output waits than allowed: no new batches until it has left. */
+    bool (*congested)(const struct session *session);
+    /* The plan of a step, borrowed until the session returns. */
+    enum session_answer (*plan)(struct session *session, uint64_t step,
+                                const struct step_plan **plan, struct error *error);
+    /* The slot of plan->micro_batches[micro_batch], held for this session when SESSION_READY.
+     * `slowest`: no rank of the replica stands further back. */
+    enum session_answer (*take)(struct session *session, const struct step_plan *plan,
+                                uint32_t micro_batch, bool slowest, struct session_batch *batch,
+                                struct error *error);
+    void (*release)(struct session *session, uint32_t slot);
+    /* A stream opened: what failed to be read for this replica may be tried again. */
+    void (*opened)(struct session *session, uint32_t replica);
+    /* A batch was sent after the rank had waited so long for it. */
+    void (*waited)(struct session *session, uint64_t wait_ns);
+    /* An Admin call; answered now or later by session_answer or session_refuse. */
+    void (*admin)(struct session *session, uint32_t stream, const char *method,
+                  const uint8_t *payload, size_t bytes);
+    int (*random)(void *out, size_t bytes);
+    /* level as syslog. */
+    void (*log)(struct session *session, int level, const char *text);
+};
+
+struct session_world {
+    const struct session_ops *ops;
+    const struct session_job *job;
+    const struct session_progress *progress;
+    struct roster *roster;
+    struct arena *arena; /* for one message at a time, coming or going */
+};
+
+struct session_peer {
+    uint32_t pid, uid;
+    bool may_serve, may_admin;
+    /* Set: every call is refused with this sentence, then the connection is closed. */
+    enum status refusal;
+    const char *refusal_text;
+};
+
+struct session_held {
+    uint64_t step;
+    uint32_t index;
+    uint32_t slot;
+};
+
+/* A Commit that waits until it is durable. */
+struct session_commit {
+    uint32_t stream;
+    uint64_t step;
+    bool wants_committed; /* this commit was the last of its step: committed_step must be stored */
+    uint64_t deadline_ns; /* UINT64_MAX: none */
+};
+
+struct session {
+    const struct session_world *world;
+    void *owner;
+    struct session_peer peer;
+    enum session_state state;
+    struct member *member; /* NULL in NEW */
+    uint32_t last_stream;  /* highest stream id seen */
+    uint32_t stream;       /* of Stream; 0: none */
+    bool greeted;          /* a valid call was made */
+    bool subscribed;       /* wants tokens or labels, so slots */
+    bool cut;              /* its lease is over: no claims live on */
+    bool token_valid;
+    uint8_t token[SESSION_TOKEN_BYTES];
+    uint64_t start_ns;
+    uint64_t progress_ns;      /* last frame from the peer, or output that left */
+    uint32_t calls;            /* Admin calls not yet answered */
+    struct session_held *held; /* job->replica_slots entries, from Hello on */
+    uint32_t held_count;
+    struct session_commit commits[SESSION_CALLS_MAX];
+    uint32_t commit_count;
+};
+
+void session_init(struct session *session, const struct session_world *world, void *owner,
+                  const struct session_peer *peer, uint64_t now_ns);
+
+/* Gives back everything: holds, identity. Idempotent. */
+void session_deinit(struct session *session, uint64_t now_ns);
+
+/* One frame with a good header. 0, or -EPROTO: answered as far as possible, to be closed. Does not
+ * pump. */
+int session_frame(struct session *session, const struct frame_header *header, const uint8_t *data,
+                  uint64_t now_ns);
+
+/* A frame header that frame_reader_next refused with `code`: answers on its stream. To be closed.
+ */
+void session_bad_frame(struct session *session, const struct frame_header *header, int code,
+                       const char *reason);
+
+/* Sends whatever may be sent: due CommitResponses, batches, ends. */
+void session_pump(struct session *session, uint64_t now_ns);
+
+/* Output left: the peer reads. */
+void session_drained(struct session *session, uint64_t now_ns);
+
+/* Deadlines and leases. 0, or -ETIMEDOUT: told the peer as far as possible, to be closed. */
+int session_tick(struct session *session, uint64_t now_ns);
+
+/* Ends the Stream, if any, with a status. */
+void session_end_stream(struct session *session, enum status status, const char *text);
+
+/* Final Responses to unary calls. A response that does not fit a frame is refused instead. */
+void session_answer(struct session *session, uint32_t stream, const ProtobufCMessage *message);
+void session_refuse(struct session *session, uint32_t stream, enum status status,
+                    const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* Whether `token` is this session's and unused; if so it is used up. */
+bool session_use_token(struct session *session, const uint8_t token[SESSION_TOKEN_BYTES]);
+
+#endif

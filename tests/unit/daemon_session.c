@@ -1,0 +1,888 @@
+/* The protocol of one connection: every row of the state table, credits, order, releases, leases,
+ * identities, starting points, commits. The world and its clock are fake. */
+#include "daemon_world.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct world world;
+
+static int set_up(void **state) {
+    (void)state;
+    world_init(&world, true);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    world_deinit(&world);
+    return 0;
+}
+
+/* Reads the next message as a Response; returns its status and checks its stream. */
+static uint32_t read_status(struct world_session *at, uint32_t stream, char text[256]) {
+    const struct world_sent *sent = world_read(at);
+    assert_non_null(sent);
+    assert_int_equal(sent->type, FRAME_RESPONSE);
+    assert_int_equal(sent->stream, stream);
+    Ttrpc__Response *response = ttrpc__response__unpack(NULL, sent->count, sent->bytes);
+    assert_non_null(response);
+    uint32_t code = response->status == NULL ? 0 : (uint32_t)response->status->code;
+    (void)snprintf(text, 256, "%s", response->status == NULL ? "" : response->status->message);
+    ttrpc__response__free_unpacked(response, NULL);
+    return code;
+}
+
+static void expect_status(struct world_session *at, uint32_t stream, enum status status) {
+    char text[256];
+    uint32_t code = read_status(at, stream, text);
+    if (code != (uint32_t)status) {
+        fail_msg("status %u, not %s: %s", code, status_name(status), text);
+    }
+}
+
+static void expect_refusal(struct world_session *at, uint32_t stream, enum status status,
+                           const char *word) {
+    char text[256];
+    assert_int_equal(read_status(at, stream, text), status);
+    if (strstr(text, word) == NULL) {
+        fail_msg("'%s' is not in: %s", word, text);
+    }
+}
+
+static void expect_silence(struct world_session *at) {
+    assert_null(world_read(at));
+}
+
+static Ballast__V1__StreamResponse *read_event(struct world_session *at) {
+    const struct world_sent *sent = world_read(at);
+    assert_non_null(sent);
+    assert_int_equal(sent->type, FRAME_DATA);
+    assert_true(at->session.stream == 0 || sent->stream == at->session.stream);
+    return ballast__v1__stream_response__unpack(NULL, sent->count, sent->bytes);
+}
+
+static void expect_batch(struct world_session *at, uint64_t step, uint32_t index) {
+    Ballast__V1__StreamResponse *event = read_event(at);
+    assert_int_equal(event->event_case, BALLAST__V1__STREAM_RESPONSE__EVENT_BATCH);
+    assert_int_equal(event->batch->id->step, step);
+    assert_int_equal(event->batch->id->index, index);
+    assert_int_equal(event->batch->id->dp, at->session.member->place.dp);
+    assert_int_equal(event->batch->plan_digest.data[0], (uint8_t)(step + 1));
+    ballast__v1__stream_response__free_unpacked(event, NULL);
+}
+
+static void expect_end_of_step(struct world_session *at, uint64_t step) {
+    Ballast__V1__StreamResponse *event = read_event(at);
+    assert_int_equal(event->event_case, BALLAST__V1__STREAM_RESPONSE__EVENT_END_OF_STEP);
+    assert_int_equal(event->end_of_step->step, step);
+    assert_int_equal(event->end_of_step->plan_digest.len, PLAN_DIGEST_BYTES);
+    ballast__v1__stream_response__free_unpacked(event, NULL);
+}
+
+static void expect_end_of_data(struct world_session *at, uint64_t step) {
+    Ballast__V1__StreamResponse *event = read_event(at);
+    assert_int_equal(event->event_case, BALLAST__V1__STREAM_RESPONSE__EVENT_END_OF_DATA);
+    assert_int_equal(event->end_of_data->step, step);
+    ballast__v1__stream_response__free_unpacked(event, NULL);
+}
+
+struct hello {
+    Ballast__V1__HelloRequest request;
+    Ballast__V1__Rank rank;
+    Ballast__V1__Part parts[2];
+};
+
+static void hello_init(struct hello *hello, uint32_t dp, uint32_t cp) {
+    ballast__v1__hello_request__init(&hello->request);
+    ballast__v1__rank__init(&hello->rank);
+    hello->rank.dp = dp;
+    hello->rank.cp = cp;
+    hello->parts[0] = BALLAST__V1__PART__PART_TOKENS;
+    hello->parts[1] = BALLAST__V1__PART__PART_LABELS;
+    hello->request.protocol_min = 1;
+    hello->request.protocol_max = 1;
+    hello->request.rank = &hello->rank;
+    hello->request.n_parts = 2;
+    hello->request.parts = hello->parts;
+    hello->request.client = (char *)"test 1";
+}
+
+static uint32_t say_hello(struct world_session *at, const struct hello *hello) {
+    return world_call(at, SESSION_LOADER, "Hello", 0, &hello->request.base);
+}
+
+static struct world_session *bound(uint32_t i, uint32_t dp, uint32_t cp) {
+    struct world_session *at = world_connect(&world, i);
+    struct hello hello;
+    hello_init(&hello, dp, cp);
+    expect_status(at, say_hello(at, &hello), STATUS_OK);
+    return at;
+}
+
+static struct world_session *streaming_from(uint32_t i, uint32_t dp, uint32_t cp, uint32_t credits,
+                                            uint64_t step, uint32_t index) {
+    struct world_session *at = bound(i, dp, cp);
+    Ballast__V1__BatchId from = BALLAST__V1__BATCH_ID__INIT;
+    from.step = step;
+    from.dp = dp;
+    from.index = index;
+    world_call(at, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, NULL);
+    world_stream(at, credits, &from);
+    return at;
+}
+
+static struct world_session *streaming(uint32_t i, uint32_t dp, uint32_t cp, uint32_t credits) {
+    struct world_session *at = bound(i, dp, cp);
+    world_call(at, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, NULL);
+    world_stream(at, credits, NULL);
+    return at;
+}
+
+static uint32_t commit(struct world_session *at, uint64_t step) {
+    Ballast__V1__CommitRequest request = BALLAST__V1__COMMIT_REQUEST__INIT;
+    request.step = step;
+    return world_call(at, SESSION_LOADER, "Commit", 0, &request.base);
+}
+
+/* State table */
+
+static void the_table_allows_the_rows_of_the_diagram_and_no_other(void **state) {
+    static const bool allowed[6][6] = {
+        [SESSION_NEW] = {[SESSION_BOUND] = true, [SESSION_CLOSED] = true},
+        [SESSION_BOUND] = {[SESSION_OPENING] = true, [SESSION_CLOSED] = true},
+        [SESSION_OPENING] =
+            {[SESSION_STREAMING] = true, [SESSION_BOUND] = true, [SESSION_CLOSED] = true},
+        [SESSION_STREAMING] =
+            {[SESSION_ENDED] = true, [SESSION_BOUND] = true, [SESSION_CLOSED] = true},
+        [SESSION_ENDED] = {[SESSION_BOUND] = true, [SESSION_CLOSED] = true},
+    };
+    (void)state;
+    for (unsigned from = 0; from < 6; from++) {
+        for (unsigned to = 0; to < 6; to++) {
+            assert_int_equal(session_may_move((enum session_state)from, (enum session_state)to),
+                             allowed[from][to]);
+        }
+    }
+}
+
+static void every_state_is_reached_by_its_event(void **state) {
+    struct hello hello;
+    (void)state;
+    world.end = 1;
+    struct world_session *at = world_connect(&world, 0);
+    assert_int_equal(at->session.state, SESSION_NEW);
+    hello_init(&hello, 0, 0);
+    say_hello(at, &hello);
+    assert_int_equal(at->session.state, SESSION_BOUND);
+    uint32_t stream = world_call(at, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, NULL);
+    assert_int_equal(at->session.state, SESSION_OPENING);
+    world_stream(at, 2, NULL);
+    assert_int_equal(at->session.state, SESSION_STREAMING);
+    world_pump(&world);
+    assert_int_equal(at->session.state, SESSION_ENDED);
+    world_frame(at, stream, FRAME_DATA, FRAME_REMOTE_CLOSED | FRAME_NO_DATA, NULL, 0);
+    assert_int_equal(at->session.state, SESSION_BOUND);
+    session_deinit(&at->session, world.now_ns);
+    assert_int_equal(at->session.state, SESSION_CLOSED);
+    session_deinit(&at->session, world.now_ns);
+    assert_int_equal(world_frame(at, 9, FRAME_REQUEST, 0, (const uint8_t *)"x", 1), -EPROTO);
+}
+
+static void a_stream_may_be_closed_in_every_state_that_has_one(void **state) {
+    (void)state;
+    for (int opened = 0; opened < 3; opened++) {
+        world.end = opened == 2 ? 0 : UINT64_MAX;
+        struct world_session *at = bound(0, 0, 0);
+        uint32_t stream = world_call(at, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, NULL);
+        if (opened > 0) {
+            world_stream(at, 0, NULL);
+        }
+        world_pump(&world);
+        if (opened == 2) {
+            expect_end_of_data(at, 0);
+        }
+        world_frame(at, stream, FRAME_DATA, FRAME_REMOTE_CLOSED | FRAME_NO_DATA, NULL, 0);
+        expect_status(at, stream, STATUS_OK);
+        assert_int_equal(at->session.state, SESSION_BOUND);
+        assert_false(at->session.member->streaming);
+        world_call(at, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, NULL);
+        assert_int_equal(at->session.state, SESSION_OPENING);
+    }
+}
+
+/* Hello */
+
+static void hello_answers_the_identity_of_the_job(void **state) {
+    struct hello hello;
+    (void)state;
+    struct world_session *at = world_connect(&world, 0);
+    hello_init(&hello, 1, 1);
+    say_hello(at, &hello);
+    const struct world_sent *sent = world_read(at);
+    Ttrpc__Response *response = ttrpc__response__unpack(NULL, sent->count, sent->bytes);
+    Ballast__V1__HelloResponse *job = ballast__v1__hello_response__unpack(
+        NULL, response->payload.len, response->payload.data);
+    assert_int_equal(job->protocol, 1);
+    assert_string_equal(job->daemon, "ballastd test");
+    assert_int_equal(job->job_digest.len, 16);
+    assert_memory_equal(job->job_digest.data, world.job.job_digest, 16);
+    assert_int_equal(job->mesh->dp, WORLD_DP);
+    assert_int_equal(job->mesh->cp, WORLD_CP);
+    assert_int_equal(job->micro_batches, WORLD_PER_STEP);
+    assert_int_equal(job->tokens_max, 64);
+    assert_int_equal(job->token_bytes, 2);
+    assert_int_equal(job->data_token.len, SESSION_TOKEN_BYTES);
+    assert_int_equal(job->slab_bytes, 32768);
+    assert_int_equal(job->generation, 9);
+    assert_string_equal(job->data_path, "/run/b.sock.data");
+    ballast__v1__hello_response__free_unpacked(job, NULL);
+    ttrpc__response__free_unpacked(response, NULL);
+}
+
+static void hello_refuses_what_does_not_fit_this_daemon(void **state) {
+    uint8_t other[16] = {9};
+    struct hello hello;
+    (void)state;
+    world_deinit(&world);
+    world_init(&world, false);
+    struct world_session *at = world_connect(&world, 0);
+
+    hello_init(&hello, 0, 0);
+    hello.request.protocol_min = 2;
+    hello.request.protocol_max = 3;
+    expect_refusal(at, say_hello(at, &hello), STATUS_FAILED_PRECONDITION, "protocol 1");
+    hello_init(&hello, 0, 7);
+    expect_refusal(at, say_hello(at, &hello), STATUS_INVALID_ARGUMENT, "cp 7");
+    hello_init(&hello, 5, 0);
+    expect_refusal(at, say_hello(at, &hello), STATUS_INVALID_ARGUMENT, "dp 5");
+    hello_init(&hello, 1, 0);
+    expect_refusal(at, say_hello(at, &hello), STATUS_FAILED_PRECONDITION, "of this node are 0");
+    hello_init(&hello, 0, 0);
+    hello.request.rank = NULL;
+    expect_refusal(at, say_hello(at, &hello), STATUS_INVALID_ARGUMENT, "no rank");
+    hello_init(&hello, 0, 0);
+    hello.parts[0] = (Ballast__V1__Part)9;
+    expect_refusal(at, say_hello(at, &hello), STATUS_INVALID_ARGUMENT, "part");
+    hello_init(&hello, 0, 0);
+    hello.request.job_digest = (ProtobufCBinaryData){5, other};
+    expect_refusal(at, say_hello(at, &hello), STATUS_INVALID_ARGUMENT, "16");
+    hello.request.job_digest = (ProtobufCBinaryData){16, other};
+    expect_refusal(at, say_hello(at, &hello), STATUS_FAILED_PRECONDITION, "another job");
+    assert_int_equal(at->session.state, SESSION_NEW);
+
+    hello.request.job_digest = (ProtobufCBinaryData){16, world.job.job_digest};
+    expect_status(at, say_hello(at, &hello), STATUS_OK);
+    expect_refusal(at, say_hello(at, &hello), STATUS_FAILED_PRECONDITION, "already");
+}
+
+static void a_live_identity_stays_with_the_first_and_passes_on_when_it_leaves(void **state) {
+    struct hello hello;
+    (void)state;
+    struct world_session *first = bound(0, 0, 1);
+    struct world_session *second = world_connect(&world, 1);
+    hello_init(&hello, 0, 1);
+    expect_refusal(second, say_hello(second, &hello), STATUS_ALREADY_EXISTS, "pid 100");
+    assert_true(first->session.member->connected);
+    session_deinit(&first->session, world.now_ns);
+    expect_status(second, say_hello(second, &hello), STATUS_OK);
+}
+
+static void a_data_token_is_good_once(void **state) {
+    uint8_t token[SESSION_TOKEN_BYTES];
+    (void)state;
+    struct world_session *at = world_connect(&world, 0);
+    memset(token, 0, sizeof token);
+    assert_false(session_use_token(&at->session, token));
+    at = bound(0, 0, 0);
+    assert_false(session_use_token(&at->session, token));
+    memset(token, 0x5a, sizeof token);
+    assert_true(session_use_token(&at->session, token));
+    assert_false(session_use_token(&at->session, token));
+}
+
+/* Stream */
+
+static void batches_come_in_order_on_credit_and_ends_of_steps_cost_none(void **state) {
+    (void)state;
+    struct world_session *at = streaming(0, 0, 0, 2);
+    world_pump(&world);
+    expect_batch(at, 0, 0);
+    expect_batch(at, 0, 1);
+    expect_end_of_step(at, 0);
+    expect_silence(at);
+    assert_int_equal(at->session.member->credits, 0);
+    world_stream(at, 1, NULL);
+    world_pump(&world);
+    expect_batch(at, 1, 0);
+    expect_silence(at);
+}
+
+static void a_stream_without_from_starts_at_the_first_uncommitted_step(void **state) {
+    (void)state;
+    world.roster.committed_step = 6;
+    struct world_session *at = streaming(0, 1, 0, 1);
+    world_pump(&world);
+    expect_batch(at, 6, 0);
+}
+
+static void from_may_ask_for_any_kept_step_and_for_the_end_alone(void **state) {
+    (void)state;
+    world.roster.committed_step = 4;
+    world.progress.oldest_step = 3;
+    world.progress.plannable_step = 9;
+    struct world_session *at = streaming_from(0, 0, 0, 1, 3, 1);
+    world_pump(&world);
+    expect_batch(at, 3, 1);
+    expect_end_of_step(at, 3);
+    expect_silence(at);
+    at = streaming_from(1, 0, 1, 0, 9, WORLD_PER_STEP);
+    world_pump(&world);
+    expect_end_of_step(at, 9);
+    expect_silence(at);
+}
+
+static void from_outside_what_is_kept_ends_the_stream_out_of_range(void **state) {
+    const struct {
+        uint64_t step;
+        uint32_t index;
+        const char *word;
+    } cases[] = {{2, 0, "oldest is 3"}, {10, 0, "up to 9"}, {5, WORLD_PER_STEP + 1, "has 2"}};
+    (void)state;
+    world.roster.committed_step = 4;
+    world.progress.oldest_step = 3;
+    world.progress.plannable_step = 9;
+    for (uint32_t i = 0; i < 3; i++) {
+        struct world_session *at = streaming_from(0, 0, 0, 1, cases[i].step, cases[i].index);
+        expect_refusal(at, at->next_stream - 2, STATUS_OUT_OF_RANGE, cases[i].word);
+        assert_int_equal(at->session.state, SESSION_BOUND);
+    }
+}
+
+static void from_of_another_replica_or_on_a_later_message_is_refused(void **state) {
+    Ballast__V1__BatchId from = BALLAST__V1__BATCH_ID__INIT;
+    (void)state;
+    struct world_session *at = bound(0, 1, 0);
+    uint32_t stream = world_call(at, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, NULL);
+    world_stream(at, 1, &from);
+    expect_refusal(at, stream, STATUS_INVALID_ARGUMENT, "replica 0");
+    at = streaming(0, 0, 0, 0);
+    stream = at->session.stream;
+    world_stream(at, 0, &from);
+    expect_refusal(at, stream, STATUS_INVALID_ARGUMENT, "first message");
+}
+
+static void more_credits_than_allowed_end_the_stream(void **state) {
+    (void)state;
+    struct world_session *at = streaming(0, 0, 0, 8);
+    uint32_t stream = at->session.stream;
+    world_stream(at, 1, NULL);
+    expect_refusal(at, stream, STATUS_RESOURCE_EXHAUSTED, "credits_max = 8");
+    at = streaming(0, 0, 0, 1);
+    stream = at->session.stream;
+    world_stream(at, UINT32_MAX, NULL);
+    expect_refusal(at, stream, STATUS_RESOURCE_EXHAUSTED, "credits_max = 8");
+}
+
+static void a_stream_needs_a_rank_and_a_rank_has_one(void **state) {
+    (void)state;
+    struct world_session *at = world_connect(&world, 0);
+    uint32_t stream = world_call(at, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, NULL);
+    expect_refusal(at, stream, STATUS_FAILED_PRECONDITION, "Hello");
+    at = streaming(0, 0, 0, 0);
+    stream = world_call(at, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, NULL);
+    expect_refusal(at, stream, STATUS_FAILED_PRECONDITION, "one Stream");
+    assert_int_equal(at->session.state, SESSION_STREAMING);
+}
+
+static void the_first_message_may_travel_in_the_request(void **state) {
+    Ballast__V1__StreamRequest request = BALLAST__V1__STREAM_REQUEST__INIT;
+    (void)state;
+    struct world_session *at = bound(0, 0, 0);
+    request.credits = 1;
+    world_call(at, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, &request.base);
+    world_pump(&world);
+    expect_batch(at, 0, 0);
+}
+
+static void the_end_of_data_comes_once_after_the_last_step(void **state) {
+    (void)state;
+    world.end = 1;
+    struct world_session *at = streaming(0, 0, 0, 5);
+    world_pump(&world);
+    expect_batch(at, 0, 0);
+    expect_batch(at, 0, 1);
+    expect_end_of_step(at, 0);
+    expect_end_of_data(at, 1);
+    world_pump(&world);
+    expect_silence(at);
+    world_release(at, 0, 0);
+    assert_int_equal(at->session.held_count, 1);
+    world.progress.durable_step = 1;
+    uint32_t stream = commit(at, 0);
+    world_pump(&world);
+    expect_status(at, stream, STATUS_OK);
+}
+
+static void a_batch_that_is_not_ready_is_waited_for_and_the_wait_is_measured(void **state) {
+    (void)state;
+    world.planned = 0;
+    struct world_session *at = streaming(0, 0, 0, 1);
+    world_pump(&world);
+    expect_silence(at);
+    assert_int_equal(at->session.member->waiting_ns, world.now_ns);
+    world.now_ns += 3000;
+    world.planned = 1;
+    world.slots = SESSION_WAITS;
+    world_pump(&world);
+    expect_silence(at);
+    world.now_ns += 4000;
+    world.slots = SESSION_READY;
+    world_pump(&world);
+    expect_batch(at, 0, 0);
+    assert_int_equal(at->waited_ns, 7000);
+    assert_int_equal(at->session.member->waiting_ns, 0);
+}
+
+static void lost_tokens_end_the_streams_that_need_them_with_the_reason(void **state) {
+    (void)state;
+    world.lost_step = 1;
+    struct world_session *at = streaming(0, 0, 0, 3);
+    uint32_t stream = at->session.stream;
+    world_pump(&world);
+    expect_batch(at, 0, 0);
+    expect_batch(at, 0, 1);
+    expect_end_of_step(at, 0);
+    expect_refusal(at, stream, STATUS_DATA_LOSS, "books.bin");
+    assert_int_equal(at->session.state, SESSION_BOUND);
+    world.lost_step = UINT64_MAX;
+    world_call(at, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, NULL);
+    world_stream(at, 1, NULL);
+    assert_int_equal(world.opened, 2);
+}
+
+static void nothing_is_sent_while_output_is_congested(void **state) {
+    (void)state;
+    struct world_session *at = streaming(0, 0, 0, 2);
+    at->congested = true;
+    world_pump(&world);
+    expect_silence(at);
+    at->congested = false;
+    world_pump(&world);
+    expect_batch(at, 0, 0);
+}
+
+static void a_rank_without_tokens_or_documents_needs_no_slot(void **state) {
+    struct hello hello;
+    (void)state;
+    world.empty = true;
+    struct world_session *at = world_connect(&world, 0);
+    hello_init(&hello, 0, 0);
+    hello.parts[0] = hello.parts[1] = BALLAST__V1__PART__PART_PLAN;
+    expect_status(at, say_hello(at, &hello), STATUS_OK);
+    assert_false(at->session.subscribed);
+    world_call(at, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, NULL);
+    world_stream(at, 1, NULL);
+    world_pump(&world);
+    Ballast__V1__StreamResponse *event = read_event(at);
+    assert_int_equal(event->batch->slab_bytes, 0);
+    ballast__v1__stream_response__free_unpacked(event, NULL);
+    assert_int_equal(at->session.held_count, 0);
+}
+
+/* Holds */
+
+static void releases_give_back_once_and_only_what_this_connection_was_sent(void **state) {
+    (void)state;
+    struct world_session *at = streaming(0, 0, 0, 2);
+    world_pump(&world);
+    assert_int_equal(world.holds, 2);
+    world_release(at, 7, 0);
+    world_release(at, 0, 5);
+    assert_int_equal(world.holds, 2);
+    world_release(at, 0, 0);
+    world_release(at, 0, 0);
+    assert_int_equal(world.holds, 1);
+    session_deinit(&at->session, world.now_ns);
+    assert_int_equal(world.holds, 0);
+}
+
+static void a_commit_releases_what_its_steps_hold(void **state) {
+    (void)state;
+    struct world_session *at = streaming(0, 0, 0, 3);
+    world_pump(&world);
+    assert_int_equal(world.holds, 3);
+    commit(at, 0);
+    assert_int_equal(world.holds, 1);
+}
+
+static void a_batch_sent_on_two_streams_of_a_connection_is_held_once(void **state) {
+    Ballast__V1__BatchId from = BALLAST__V1__BATCH_ID__INIT;
+    (void)state;
+    struct world_session *at = streaming(0, 0, 0, 2);
+    world_pump(&world);
+    for (int again = 0; again < 5; again++) {
+        world_frame(at, at->session.stream, FRAME_DATA, FRAME_REMOTE_CLOSED | FRAME_NO_DATA, NULL,
+                    0);
+        world_call(at, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, NULL);
+        world_stream(at, 2, &from);
+        world_pump(&world);
+        assert_int_equal(world.holds, 2);
+    }
+}
+
+static void nobody_runs_further_ahead_of_a_slower_rank_than_the_slots_reach(void **state) {
+    (void)state;
+    struct world_session *slow = streaming(0, 0, 0, 0);
+    struct world_session *fast = streaming(1, 0, 1, 8);
+    struct world_session *other = streaming(2, 1, 0, 8);
+    world_pump(&world);
+    expect_batch(fast, 0, 0);
+    expect_batch(fast, 0, 1);
+    expect_end_of_step(fast, 0);
+    expect_batch(fast, 1, 0);
+    expect_silence(fast);
+    assert_true(fast->session.member->held_back);
+    assert_int_equal(other->session.member->credits, 4);
+    expect_silence(slow);
+    world_stream(slow, 1, NULL);
+    world_pump(&world);
+    expect_batch(slow, 0, 0);
+    expect_batch(fast, 1, 1);
+}
+
+/* Commits */
+
+static void a_commit_is_answered_when_its_step_is_durable(void **state) {
+    (void)state;
+    struct world_session *at = streaming(0, 0, 0, 4);
+    world_pump(&world);
+    at->read = at->sent_count;
+    uint32_t first = commit(at, 0);
+    uint32_t second = commit(at, 1);
+    world_pump(&world);
+    expect_silence(at);
+    world.progress.durable_step = 1;
+    world_pump(&world);
+    expect_status(at, first, STATUS_OK);
+    expect_silence(at);
+    world.progress.durable_step = 2;
+    world_pump(&world);
+    expect_status(at, second, STATUS_OK);
+}
+
+static void the_last_commit_of_a_step_waits_for_the_stored_committed_step(void **state) {
+    (void)state;
+    world_deinit(&world);
+    world_init(&world, false);
+    struct world_session *a = streaming(0, 0, 0, 2);
+    struct world_session *b = streaming(1, 0, 1, 2);
+    world_pump(&world);
+    a->read = a->sent_count;
+    b->read = b->sent_count;
+    world.progress.durable_step = 5;
+    uint32_t of_a = commit(a, 0);
+    world_pump(&world);
+    expect_status(a, of_a, STATUS_OK);
+    assert_int_equal(world.roster.committed_step, 0);
+    uint32_t of_b = commit(b, 0);
+    world_pump(&world);
+    assert_int_equal(world.roster.committed_step, 1);
+    expect_silence(b);
+    world.progress.durable_committed_step = 1;
+    world_pump(&world);
+    expect_status(b, of_b, STATUS_OK);
+}
+
+static void only_delivered_steps_can_be_committed(void **state) {
+    (void)state;
+    struct world_session *at = bound(0, 0, 0);
+    expect_refusal(at, commit(at, 0), STATUS_OUT_OF_RANGE, "not delivered");
+    at = streaming(1, 0, 1, 1);
+    world_pump(&world);
+    at->read = at->sent_count;
+    expect_refusal(at, commit(at, 0), STATUS_OUT_OF_RANGE, "its next is 0");
+    expect_refusal(at, commit(at, UINT64_MAX), STATUS_OUT_OF_RANGE, "not delivered");
+    at = world_connect(&world, 2);
+    expect_refusal(at, commit(at, 0), STATUS_FAILED_PRECONDITION, "Hello");
+}
+
+static void a_rank_that_reconnects_may_commit_what_it_was_given_before(void **state) {
+    (void)state;
+    world.progress.durable_step = 5;
+    struct world_session *at = streaming(0, 0, 0, 2);
+    world_pump(&world);
+    session_deinit(&at->session, world.now_ns);
+    at = bound(0, 0, 0);
+    uint32_t stream = commit(at, 0);
+    world_pump(&world);
+    expect_status(at, stream, STATUS_OK);
+}
+
+static void a_commit_that_takes_longer_than_its_timeout_says_so(void **state) {
+    uint8_t frame[128];
+    Ttrpc__Request request = TTRPC__REQUEST__INIT;
+    (void)state;
+    struct world_session *at = streaming(0, 0, 0, 2);
+    world_pump(&world);
+    at->read = at->sent_count;
+    request.service = (char *)SESSION_LOADER;
+    request.method = (char *)"Commit";
+    request.timeout_nano = 1000;
+    size_t bytes = protobuf_c_message_pack(&request.base, frame);
+    world_frame(at, at->next_stream, FRAME_REQUEST, 0, frame, bytes);
+    world_pump(&world);
+    expect_silence(at);
+    world.now_ns += 1000;
+    world_pump(&world);
+    expect_status(at, at->next_stream, STATUS_DEADLINE_EXCEEDED);
+}
+
+static void unanswered_commits_are_bounded(void **state) {
+    (void)state;
+    struct world_session *at = streaming(0, 0, 0, 2);
+    world_pump(&world);
+    at->read = at->sent_count;
+    for (uint32_t i = 0; i < SESSION_CALLS_MAX; i++) {
+        commit(at, 0);
+    }
+    expect_status(at, commit(at, 0), STATUS_RESOURCE_EXHAUSTED);
+}
+
+/* Leases */
+
+static void a_silent_rank_is_cut_when_others_wait_for_it_and_not_before(void **state) {
+    (void)state;
+    struct world_session *stuck = streaming(0, 0, 0, 2);
+    world_pump(&world);
+    uint32_t stream = stuck->session.stream;
+    stuck->read = stuck->sent_count;
+    world.now_ns += 61 * WORLD_SECOND_NS;
+    assert_int_equal(session_tick(&stuck->session, world.now_ns), 0);
+    struct world_session *other = streaming(1, 0, 1, 8);
+    world_pump(&world);
+    world_release(other, 0, 0);
+    world_release(other, 0, 1);
+    world_pump(&world);
+    assert_true(other->session.member->held_back);
+    assert_int_equal(session_tick(&other->session, world.now_ns), 0);
+    assert_int_equal(session_tick(&stuck->session, world.now_ns), -ETIMEDOUT);
+    expect_refusal(stuck, stream, STATUS_DEADLINE_EXCEEDED, "other ranks");
+    session_deinit(&stuck->session, world.now_ns);
+    assert_false(roster_live(roster_member(&world.roster, &(struct rank_place){0}), world.now_ns));
+    assert_int_equal(roster_position(&world.roster, other->session.member), 5);
+    world_pump(&world);
+    assert_int_equal(roster_position(&world.roster, other->session.member), 6);
+}
+
+static void a_rank_that_speaks_keeps_its_lease(void **state) {
+    (void)state;
+    struct world_session *slow = streaming(0, 0, 0, 1);
+    struct world_session *other = streaming(1, 0, 1, 8);
+    world_pump(&world);
+    for (int i = 0; i < 5; i++) {
+        world.now_ns += 50 * WORLD_SECOND_NS;
+        world_call(slow, SESSION_LOADER, "Ping", 0, NULL);
+        assert_int_equal(session_tick(&slow->session, world.now_ns), 0);
+        assert_int_equal(session_tick(&other->session, world.now_ns), 0);
+    }
+}
+
+static void a_rank_that_does_not_read_is_cut_after_its_lease(void **state) {
+    (void)state;
+    struct world_session *at = streaming(0, 0, 0, 2);
+    at->congested = true;
+    world.now_ns += 59 * WORLD_SECOND_NS;
+    assert_int_equal(session_tick(&at->session, world.now_ns), 0);
+    session_drained(&at->session, world.now_ns);
+    world.now_ns += 59 * WORLD_SECOND_NS;
+    assert_int_equal(session_tick(&at->session, world.now_ns), 0);
+    world.now_ns += 2 * WORLD_SECOND_NS;
+    assert_int_equal(session_tick(&at->session, world.now_ns), -ETIMEDOUT);
+}
+
+static void a_connection_that_says_nothing_is_closed(void **state) {
+    (void)state;
+    struct world_session *at = world_connect(&world, 0);
+    world.now_ns += SESSION_HANDSHAKE_NS;
+    assert_int_equal(session_tick(&at->session, world.now_ns), 0);
+    world.now_ns++;
+    assert_int_equal(session_tick(&at->session, world.now_ns), -ETIMEDOUT);
+    at = bound(1, 0, 0);
+    world.now_ns += 10 * SESSION_HANDSHAKE_NS;
+    assert_int_equal(session_tick(&at->session, world.now_ns), 0);
+}
+
+static void committed_step_waits_for_every_live_rank_and_passes_dead_ones(void **state) {
+    (void)state;
+    world.progress.durable_step = 100;
+    world.progress.durable_committed_step = 100;
+    struct world_session *a = streaming(0, 0, 0, 4);
+    struct world_session *b = streaming(1, 0, 1, 4);
+    world_pump(&world);
+    commit(a, 1);
+    commit(b, 0);
+    assert_int_equal(world.roster.committed_step, 0);
+    world.now_ns += 60 * WORLD_SECOND_NS;
+    assert_true(roster_advance(&world.roster, world.now_ns));
+    assert_int_equal(world.roster.committed_step, 1);
+    session_deinit(&b->session, world.now_ns);
+    assert_false(roster_advance(&world.roster, world.now_ns));
+    world.now_ns += 60 * WORLD_SECOND_NS;
+    assert_true(roster_advance(&world.roster, world.now_ns));
+    assert_int_equal(world.roster.committed_step, 2);
+}
+
+/* Calls and frames */
+
+static void unknown_and_unreadable_calls_are_answered_and_the_connection_stays(void **state) {
+    (void)state;
+    struct world_session *at = world_connect(&world, 0);
+    expect_refusal(at, world_call(at, SESSION_LOADER, "Frobnicate\n", 0, NULL),
+                   STATUS_UNIMPLEMENTED, "Frobnicate?");
+    for (int i = 0; i < 3; i++) {
+        const char *later[] = {"Fetch", "Export", "Import"};
+        expect_status(at, world_call(at, SESSION_LOADER, later[i], 0, NULL), STATUS_UNIMPLEMENTED);
+    }
+    expect_refusal(at, world_call(at, "ballast.v2.Loader", "Ping", 0, NULL), STATUS_UNIMPLEMENTED,
+                   "ballast.v2.Loader");
+    assert_int_equal(
+        world_frame(at, at->next_stream, FRAME_REQUEST, 0, (const uint8_t *)"\xff\xff", 2), 0);
+    expect_refusal(at, at->next_stream, STATUS_INVALID_ARGUMENT, "ttrpc");
+    at->next_stream += 2;
+    expect_status(at, world_call(at, SESSION_LOADER, "Ping", 0, NULL), STATUS_OK);
+}
+
+static void an_unreadable_stream_message_ends_the_stream(void **state) {
+    (void)state;
+    struct world_session *at = streaming(0, 0, 0, 0);
+    uint32_t stream = at->session.stream;
+    assert_int_equal(world_frame(at, stream, FRAME_DATA, 0, (const uint8_t *)"\xff\xff", 2), 0);
+    expect_status(at, stream, STATUS_INVALID_ARGUMENT);
+    assert_int_equal(world_frame(at, stream, FRAME_DATA, 0, (const uint8_t *)"\xff\xff", 2), 0);
+    expect_silence(at);
+}
+
+static void broken_frames_are_answered_and_close_the_connection(void **state) {
+    const uint8_t data[] = "x";
+    (void)state;
+    struct world_session *at = world_connect(&world, 0);
+    assert_int_equal(world_frame(at, 2, FRAME_REQUEST, 0, data, 1), -EPROTO);
+    expect_refusal(at, 2, STATUS_INVALID_ARGUMENT, "odd");
+    assert_int_equal(world_frame(at, 9, FRAME_DATA, 0, data, 1), -EPROTO);
+    expect_refusal(at, 9, STATUS_INVALID_ARGUMENT, "not opened");
+    assert_int_equal(world_frame(at, 1, FRAME_RESPONSE, 0, data, 1), -EPROTO);
+    expect_status(at, 1, STATUS_INVALID_ARGUMENT);
+    world_call(at, SESSION_LOADER, "Ping", 0, NULL);
+    expect_status(at, 1, STATUS_OK);
+    assert_int_equal(world_frame(at, 1, FRAME_REQUEST, 0, data, 1), -EPROTO);
+    expect_refusal(at, 1, STATUS_INVALID_ARGUMENT, "rise");
+    session_bad_frame(&at->session, &(struct frame_header){.stream = 3}, -EMSGSIZE, "too long");
+    expect_refusal(at, 3, STATUS_RESOURCE_EXHAUSTED, "too long");
+}
+
+static void services_are_for_the_peers_that_may_call_them(void **state) {
+    struct session_peer peer = {.pid = 1, .uid = 65534};
+    (void)state;
+    struct world_session *at = world_connect(&world, 0);
+    session_init(&at->session, &world.world, at, &peer, world.now_ns);
+    expect_refusal(at, world_call(at, SESSION_LOADER, "Ping", 0, NULL), STATUS_PERMISSION_DENIED,
+                   "uid 65534");
+    expect_refusal(at, world_call(at, SESSION_ADMIN, "Status", 0, NULL), STATUS_PERMISSION_DENIED,
+                   "uid 65534");
+    assert_int_equal(at->admin_stream, 0);
+    at = world_connect(&world, 1);
+    uint32_t stream = world_call(at, SESSION_ADMIN, "Status", 0, NULL);
+    assert_int_equal(at->admin_stream, stream);
+    assert_string_equal(at->admin_method, "Status");
+    at->session.calls = SESSION_CALLS_MAX;
+    expect_status(at, world_call(at, SESSION_ADMIN, "Plan", 0, NULL), STATUS_RESOURCE_EXHAUSTED);
+}
+
+static void a_refused_peer_is_told_on_its_first_call(void **state) {
+    struct session_peer peer = {.refusal = STATUS_RESOURCE_EXHAUSTED, .refusal_text = "too many"};
+    (void)state;
+    struct world_session *at = world_connect(&world, 0);
+    session_init(&at->session, &world.world, at, &peer, world.now_ns);
+    assert_int_equal(world_frame(at, 1, FRAME_REQUEST, 0, (const uint8_t *)"x", 1), -EPROTO);
+    expect_refusal(at, 1, STATUS_RESOURCE_EXHAUSTED, "too many");
+}
+
+static void seek_to_the_next_uncommitted_step_answers_and_no_other(void **state) {
+    Ballast__V1__SeekRequest request = BALLAST__V1__SEEK_REQUEST__INIT;
+    (void)state;
+    world.roster.committed_step = 3;
+    struct world_session *at = bound(0, 0, 0);
+    request.step = 3;
+    expect_status(at, world_call(at, SESSION_LOADER, "Seek", 0, &request.base), STATUS_OK);
+    request.step = 2;
+    expect_status(at, world_call(at, SESSION_LOADER, "Seek", 0, &request.base),
+                  STATUS_UNIMPLEMENTED);
+}
+
+static void a_stopping_daemon_begins_nothing_new(void **state) {
+    (void)state;
+    struct world_session *at = streaming(0, 0, 0, 2);
+    world.progress.stopping = true;
+    world_pump(&world);
+    expect_silence(at);
+    struct world_session *late = bound(1, 0, 1);
+    uint32_t stream = world_call(late, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, NULL);
+    world_stream(late, 1, NULL);
+    expect_status(late, stream, STATUS_UNAVAILABLE);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(the_table_allows_the_rows_of_the_diagram_and_no_other),
+        TEST(every_state_is_reached_by_its_event),
+        TEST(a_stream_may_be_closed_in_every_state_that_has_one),
+        TEST(hello_answers_the_identity_of_the_job),
+        TEST(hello_refuses_what_does_not_fit_this_daemon),
+        TEST(a_live_identity_stays_with_the_first_and_passes_on_when_it_leaves),
+        TEST(a_data_token_is_good_once),
+        TEST(batches_come_in_order_on_credit_and_ends_of_steps_cost_none),
+        TEST(a_stream_without_from_starts_at_the_first_uncommitted_step),
+        TEST(from_may_ask_for_any_kept_step_and_for_the_end_alone),
+        TEST(from_outside_what_is_kept_ends_the_stream_out_of_range),
+        TEST(from_of_another_replica_or_on_a_later_message_is_refused),
+        TEST(more_credits_than_allowed_end_the_stream),
+        TEST(a_stream_needs_a_rank_and_a_rank_has_one),
+        TEST(the_first_message_may_travel_in_the_request),
+        TEST(the_end_of_data_comes_once_after_the_last_step),
+        TEST(a_batch_that_is_not_ready_is_waited_for_and_the_wait_is_measured),
+        TEST(lost_tokens_end_the_streams_that_need_them_with_the_reason),
+        TEST(nothing_is_sent_while_output_is_congested),
+        TEST(a_rank_without_tokens_or_documents_needs_no_slot),
+        TEST(releases_give_back_once_and_only_what_this_connection_was_sent),
+        TEST(a_commit_releases_what_its_steps_hold),
+        TEST(a_batch_sent_on_two_streams_of_a_connection_is_held_once),
+        TEST(nobody_runs_further_ahead_of_a_slower_rank_than_the_slots_reach),
+        TEST(a_commit_is_answered_when_its_step_is_durable),
+        TEST(the_last_commit_of_a_step_waits_for_the_stored_committed_step),
+        TEST(only_delivered_steps_can_be_committed),
+        TEST(a_rank_that_reconnects_may_commit_what_it_was_given_before),
+        TEST(a_commit_that_takes_longer_than_its_timeout_says_so),
+        TEST(unanswered_commits_are_bounded),
+        TEST(a_silent_rank_is_cut_when_others_wait_for_it_and_not_before),
+        TEST(a_rank_that_speaks_keeps_its_lease),
+        TEST(a_rank_that_does_not_read_is_cut_after_its_lease),
+        TEST(a_connection_that_says_nothing_is_closed),
+        TEST(committed_step_waits_for_every_live_rank_and_passes_dead_ones),
+        TEST(unknown_and_unreadable_calls_are_answered_and_the_connection_stays),
+        TEST(an_unreadable_stream_message_ends_the_stream),
+        TEST(broken_frames_are_answered_and_close_the_connection),
+        TEST(services_are_for_the_peers_that_may_call_them),
+        TEST(a_refused_peer_is_told_on_its_first_call),
+        TEST(seek_to_the_next_uncommitted_step_answers_and_no_other),
+        TEST(a_stopping_daemon_begins_nothing_new),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
