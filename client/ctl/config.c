@@ -10,21 +10,38 @@
 #include <inttypes.h>
 #include <xxhash.h>
 
+static bool is_limit(const Ballast__V1__Setting *setting) {
+    return setting->used != 0 || setting->high_water != 0;
+}
+
+static bool any_limit(const Ballast__V1__ConfigResponse *response) {
+    for (size_t i = 0; i < response->n_settings; i++) {
+        if (is_limit(response->settings[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Use and high-water marks are columns only where something is in use. */
 static void print_settings(const Ballast__V1__ConfigResponse *response) {
     static const struct table_column columns[] = {
         {"NAME", TABLE_LEFT, 0},  {"VALUE", TABLE_LEFT, 0}, {"FROM", TABLE_LEFT, 0},
         {"USED", TABLE_RIGHT, 0}, {"HIGH", TABLE_RIGHT, 0},
     };
     struct table table;
-    table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    bool limits = any_limit(response);
+    table_init(&table, columns, limits ? 5 : 3);
     for (size_t i = 0; i < response->n_settings; i++) {
         const Ballast__V1__Setting *setting = response->settings[i];
-        bool limit = setting->used != 0 || setting->high_water != 0;
         table_cell(&table, "%s", setting->name);
         table_cell(&table, "%s", setting->value);
         table_cell(&table, "%s", setting->source);
-        table_cell(&table, "%s", limit ? units_count(setting->used).text : "");
-        table_cell(&table, "%s", limit ? units_count(setting->high_water).text : "");
+        if (limits) {
+            table_cell(&table, "%s", is_limit(setting) ? units_count(setting->used).text : "");
+            table_cell(&table, "%s",
+                       is_limit(setting) ? units_count(setting->high_water).text : "");
+        }
     }
     table_print(&table, stdout);
     table_deinit(&table);

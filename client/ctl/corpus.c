@@ -11,6 +11,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+enum { OPTION_SUFFIXES = 500, OPTION_VOCAB };
+
 static void print_drops(const Ballast__V1__DatasetStatus *dataset) {
     if (dataset->empty_documents > 0 || dataset->overlong_documents > 0 ||
         dataset->dropped_documents > 0) {
@@ -57,7 +59,7 @@ static error_t import_parse(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = arguments->ctl;
         return 0;
-    case 's':
+    case OPTION_SUFFIXES:
         options->suffixes = arg;
         return 0;
     case 'z':
@@ -83,7 +85,7 @@ static error_t import_parse(int key, char *arg, struct argp_state *state) {
 }
 
 static const struct argp_option import_options[] = {
-    {"suffixes", 's', "LIST", 0, "Take only files with these endings: txt,pod,html", 0},
+    {"suffixes", OPTION_SUFFIXES, "LIST", 0, "Take only files with these endings: txt,pod,html", 0},
     {"gz", 'z', NULL, 0, "Read compressed files (NAME.gz) too", 0},
     {"force", 'f', NULL, 0, "Replace PREFIX if it exists", 0},
     {0},
@@ -150,7 +152,7 @@ static error_t verify_parse(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = arguments->ctl;
         return 0;
-    case 'v':
+    case OPTION_VOCAB:
         arguments->vocab = ctl_number(state, arg, INT64_MAX, "--vocab");
         return 0;
     case ARGP_KEY_ARG:
@@ -170,7 +172,7 @@ static error_t verify_parse(int key, char *arg, struct argp_state *state) {
 }
 
 static const struct argp_option verify_options[] = {
-    {"vocab", 'v', "N", 0, "Every token id must be below N", 0},
+    {"vocab", OPTION_VOCAB, "N", 0, "Every token id must be below N", 0},
     {0},
 };
 

@@ -58,7 +58,7 @@ int ctl_time_parse(const char *text, int *out_ms) {
 static void help_print(const struct ctl *ctl, struct argp_state *state) {
     printf("Examples:\n%s\n", ctl->command->examples);
     argp_state_help(state, stdout,
-                    ARGP_HELP_USAGE | ARGP_HELP_DOC | ARGP_HELP_LONG | ARGP_HELP_EXIT_OK);
+                    ARGP_HELP_SHORT_USAGE | ARGP_HELP_DOC | ARGP_HELP_LONG | ARGP_HELP_EXIT_OK);
 }
 
 static void option_set(struct ctl *ctl, enum origin origin, const char **option, char *value) {

@@ -12,6 +12,8 @@
 
 #define STEPS_MAX 1000000u
 
+enum { OPTION_STEP = 500, OPTION_STEPS };
+
 struct plan_arguments {
     struct ctl *ctl;
     bool fragments;
@@ -60,11 +62,11 @@ static error_t plan_parse(int key, char *arg, struct argp_state *state) {
     case 'f':
         arguments->fragments = true;
         return 0;
-    case 'n':
+    case OPTION_STEP:
     case ARGP_KEY_ARG:
         step_parse(arguments, arg, state);
         return 0;
-    case 'r':
+    case OPTION_STEPS:
         range_parse(arguments, arg, state);
         return 0;
     case ARGP_KEY_END:
@@ -78,8 +80,8 @@ static error_t plan_parse(int key, char *arg, struct argp_state *state) {
 }
 
 static const struct argp_option plan_options[] = {
-    {"step", 'n', "N", 0, "The step, instead of STEP", 0},
-    {"steps", 'r', "A..B", 0, "A row for each step from A to B, then a summary", 0},
+    {"step", OPTION_STEP, "N", 0, "The step, instead of STEP", 0},
+    {"steps", OPTION_STEPS, "A..B", 0, "A row for each step from A to B, then a summary", 0},
     {"fragments", 'f', NULL, 0, "List what each context-parallel rank computes too", 0},
     {0},
 };
@@ -136,14 +138,11 @@ static void print_head(const Ballast__V1__StepPlan *plan) {
            units_digest(plan->digest.data, plan->digest.len).text, units_time(plan->plan_ns).text);
     printf("tokens   %" PRIu64 " and %" PRIu64 " of padding in %zu documents, %" PRIu64 " labels\n",
            plan_tokens(plan), plan_pad_tokens(plan), plan_documents(plan), plan->label_tokens);
-    printf("balance  total %s, attention %s, context %s; best possible %s, reading order %s\n",
-           units_ratio(balance.total_ppm).text, units_ratio(balance.attention_ppm).text,
-           units_ratio(balance.context_ppm).text, units_ratio(balance.bound_ppm).text,
-           units_ratio(balance.original_ppm).text);
-    printf("outliers %" PRIu64 " released, %" PRIu64 " early, %" PRIu64 " forced; %" PRIu64
-           " documents left over, %s tokens waiting\n",
-           release.outliers, release.early, release.forced, release.leftovers,
-           units_count(release.waiting_tokens).text);
+    print_balance(&balance);
+    printf("outliers %" PRIu64 " released, %" PRIu64 " early, %" PRIu64 " forced\n"
+           "waiting  %s tokens, %" PRIu64 " documents left over\n",
+           release.outliers, release.early, release.forced,
+           units_count(release.waiting_tokens).text, release.leftovers);
 }
 
 static const char *layout_text(Ballast__V1__Layout layout) {

@@ -30,6 +30,14 @@ void print_summary_json(struct json *json, const struct summary *summary) {
     json_object_end(json);
 }
 
+void print_balance(const Ballast__V1__Balance *balance) {
+    printf("balance  total %s, attention %s, context %s\n"
+           "bounds   best possible total %s, attention in reading order %s\n",
+           units_ratio(balance->total_ppm).text, units_ratio(balance->attention_ppm).text,
+           units_ratio(balance->context_ppm).text, units_ratio(balance->bound_ppm).text,
+           units_ratio(balance->original_ppm).text);
+}
+
 void print_datasets(Ballast__V1__DatasetStatus *const *datasets, size_t count) {
     static const struct table_column columns[] = {
         {"NAME", TABLE_LEFT, 0},     {"DOCS", TABLE_RIGHT, 0},      {"TOKENS", TABLE_RIGHT, 0},

@@ -14,6 +14,9 @@ void print_message(const ProtobufCMessage *message);
 /* A summary as a JSON object: its fields, keys sorted. */
 void print_summary_json(struct json *json, const struct summary *summary);
 
+/* Two lines: how even the work is, and what it could be and would have been. */
+void print_balance(const Ballast__V1__Balance *balance);
+
 /* The datasets' counters as a table on stdout. */
 void print_datasets(Ballast__V1__DatasetStatus *const *datasets, size_t count);
 

@@ -7,18 +7,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-static void print_balance(const Ballast__V1__Balance *balance) {
-    if (balance == NULL) {
-        return;
-    }
-    printf("balance  total %s, attention %s, context %s; best possible %s, reading order %s\n",
-           units_ratio(balance->total_ppm).text, units_ratio(balance->attention_ppm).text,
-           units_ratio(balance->context_ppm).text, units_ratio(balance->bound_ppm).text,
-           units_ratio(balance->original_ppm).text);
-    printf("delay    mean %s steps, at most %" PRIu64 "\n",
-           units_milli(balance->delay_mean_milli).text, balance->delay_max);
-}
-
 static void print_daemon(const Ballast__V1__StatusResponse *status) {
     printf("daemon   %s, version %s, up %s, generation %" PRIu64 "\n", status->state,
            status->version, units_age(status->uptime_ms).text, status->generation);
@@ -27,8 +15,13 @@ static void print_daemon(const Ballast__V1__StatusResponse *status) {
            status->io_backend[0] != '\0' ? status->io_backend : "-");
     printf("steps    next %" PRIu64 ", committed %" PRIu64 ", durable %" PRIu64 "\n",
            status->next_step, status->committed_step, status->durable_step);
-    print_balance(status->balance);
-    printf("time     planning a step p50 %s, p99 %s; ranks waited p99 %s; slab %s in use\n",
+    if (status->balance != NULL) {
+        print_balance(status->balance);
+        printf("delay    mean %s steps, at most %" PRIu64 "\n",
+               units_milli(status->balance->delay_mean_milli).text, status->balance->delay_max);
+    }
+    printf("time     planning a step p50 %s, p99 %s; ranks waited p99 %s\n"
+           "slab     %s in use\n",
            units_time(status->plan_ns_p50).text, units_time(status->plan_ns_p99).text,
            units_time(status->wait_ns_p99).text, units_bytes(status->slab_bytes_used).text);
 }

@@ -77,8 +77,8 @@ struct units units_age(uint64_t ms) {
 
 struct units units_ratio(uint64_t ppm) {
     struct units out;
-    (void)snprintf(out.text, sizeof out.text, "%" PRIu64 ".%04" PRIu64, ppm / 1000000,
-                   ppm % 1000000 / 100);
+    (void)snprintf(out.text, sizeof out.text, "%" PRIu64 ".%03" PRIu64, ppm / 1000000,
+                   ppm % 1000000 / 1000);
     return out;
 }
 

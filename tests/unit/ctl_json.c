@@ -150,7 +150,7 @@ static void json_escapes_what_it_must(void **state) {
 static void json_keeps_utf8_and_replaces_what_is_none(void **state) {
     (void)state;
     expect_text("gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x9a\xa2",
-                  "\"gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x9a\xa2\"");
+                "\"gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x9a\xa2\"");
     expect_text("\xff", "\"\\ufffd\"");
     expect_text("\xc3", "\"\\ufffd\"");                       /* cut short */
     expect_text("\xc0\xaf", "\"\\ufffd\\ufffd\"");            /* overlong */
