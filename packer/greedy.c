@@ -77,9 +77,8 @@ static void greedy_sort(const struct pack_input *input, uint64_t *keys, uint64_t
     }
 }
 
-/* Bitwise, since who wins is a coin toss to a branch predictor. */
 static bool greedy_before(const uint64_t *totals, uint32_t a, uint32_t b) {
-    return (totals[a] < totals[b]) | ((totals[a] == totals[b]) & (a < b));
+    return totals[a] < totals[b] || (totals[a] == totals[b] && a < b);
 }
 
 static bool greedy_has_room(const struct greedy *greedy, uint32_t bin, uint32_t length) {
