@@ -51,7 +51,7 @@ static const struct command commands[] = {
      ctl_verify},
     {"simulate", "compare packing policies over the same documents",
      "  ballastctl simulate --config job.conf\n"
-     "  ballastctl simulate --config job.conf --policies plain,wlb:bands --steps 200 --seed 7\n",
+     "  ballastctl simulate --config job.conf --policies plain,wlb:bands --seed 7\n",
      ctl_simulate},
     {"version", "versions of the program, the protocol and its libraries", "  ballastctl version\n",
      ctl_version},

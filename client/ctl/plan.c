@@ -305,15 +305,16 @@ static void figures_take(struct step_figures *figures, const Ballast__V1__StepPl
 }
 
 static void print_summary(const struct summary *sum) {
-    printf("\n%" PRIu64 " steps: total mean %s, p99 %s, worst %s; attention %s; context %s\n"
-           "delay mean %s, at most %" PRIu64 " steps; %s tokens a step, spread %s\n"
-           "planning a step p50 %s, p99 %s\n",
-           sum->steps, units_ratio(sum->total_ppm_mean).text, units_ratio(sum->total_ppm_p99).text,
-           units_ratio(sum->total_ppm_worst).text, units_ratio(sum->attention_ppm_mean).text,
-           units_ratio(sum->context_ppm_mean).text, units_milli(sum->delay_mean_milli).text,
-           sum->delay_max, units_count(sum->tokens / sum->steps).text,
+    printf("\nsteps    %" PRIu64 " of %s tokens, spread %s, planned in p50 %s, p99 %s\n"
+           "balance  total mean %s, p99 %s, worst %s\n"
+           "         attention mean %s, context mean %s\n"
+           "delay    mean %s steps, at most %" PRIu64 "\n",
+           sum->steps, units_count(sum->tokens / sum->steps).text,
            units_share(sum->tokens_cv_ppm).text, units_time(sum->plan_ns_p50).text,
-           units_time(sum->plan_ns_p99).text);
+           units_time(sum->plan_ns_p99).text, units_ratio(sum->total_ppm_mean).text,
+           units_ratio(sum->total_ppm_p99).text, units_ratio(sum->total_ppm_worst).text,
+           units_ratio(sum->attention_ppm_mean).text, units_ratio(sum->context_ppm_mean).text,
+           units_milli(sum->delay_mean_milli).text, sum->delay_max);
 }
 
 /* How steps are printed as they come: rows of a table, or elements of one JSON object. */

@@ -1,0 +1,345 @@
+/* ballastctl without a daemon: how it is called, what it refuses, what it plans by itself. */
+#include "ctl_world.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char *const commands[] = {
+    "status", "queues", "plan",   "delays", "corpus",   "config",
+    "health", "drain",  "import", "verify", "simulate", "version",
+};
+
+static void expect_usage_error(struct ran *ran, const char *says) {
+    ran_expect(ran, 2);
+    assert_string_equal(ran->out, "");
+    if (strstr(ran->err, says) == NULL) {
+        fail_msg("'%s' is not in:\n%s", says, ran->err);
+    }
+}
+
+static void wrong_usage_exits_2_and_says_why(void **state) {
+    (void)state;
+    struct ran ran = {0};
+    ran_ctl(&ran, NULL);
+    expect_usage_error(&ran, "no command");
+    ran_ctl(&ran, "staus", NULL);
+    expect_usage_error(&ran, "no command 'staus'");
+    ran_ctl(&ran, "--frobnicate", "status", NULL);
+    expect_usage_error(&ran, "--frobnicate");
+    ran_ctl(&ran, "status", "now", NULL);
+    expect_usage_error(&ran, "'now'");
+    ran_ctl(&ran, "plan", NULL);
+    expect_usage_error(&ran, "which step?");
+    ran_ctl(&ran, "plan", "1", "2", NULL);
+    expect_usage_error(&ran, "more than one step");
+    ran_ctl(&ran, "plan", "--step=-1", NULL);
+    expect_usage_error(&ran, "step '-1'");
+    ran_ctl(&ran, "plan", "18446744073709551616", NULL);
+    expect_usage_error(&ran, "step '18446744073709551616'");
+    ran_ctl(&ran, "plan", "--steps", "7", NULL);
+    expect_usage_error(&ran, "FIRST..LAST");
+    ran_ctl(&ran, "plan", "--steps", "7..6", NULL);
+    expect_usage_error(&ran, "after the last");
+    ran_ctl(&ran, "plan", "--steps", "0..1000000", NULL);
+    expect_usage_error(&ran, "more than 1000000 steps");
+    ran_ctl(&ran, "import", "somewhere", NULL);
+    expect_usage_error(&ran, "PREFIX");
+    ran_ctl(&ran, "verify", NULL);
+    expect_usage_error(&ran, "which PREFIX?");
+    ran_ctl(&ran, "simulate", NULL);
+    expect_usage_error(&ran, "--config FILE");
+    ran_ctl(&ran, "simulate", "--config", "x", "--policies", "plain,best", NULL);
+    expect_usage_error(&ran, "no policy 'best'");
+    ran_free(&ran);
+}
+
+static void times_are_checked_on_the_command_line_and_in_the_environment(void **state) {
+    (void)state;
+    struct ran ran = {0};
+    static const char *const bad[] = {"", "s", "1h", "-1", "99999999999999999999", "2147483648ms"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        ran_ctl(&ran, "--timeout", bad[i], "status", NULL);
+        expect_usage_error(&ran, "is not a time");
+    }
+    setenv("BALLAST_TIMEOUT", "soon", 1);
+    ran_ctl(&ran, "version", NULL);
+    expect_usage_error(&ran, "BALLAST_TIMEOUT='soon'");
+    setenv("BALLAST_TIMEOUT", "250ms", 1);
+    ran_ctl(&ran, "version", NULL);
+    ran_expect(&ran, 0);
+    unsetenv("BALLAST_TIMEOUT");
+    ran_free(&ran);
+}
+
+static void help_leads_with_examples(void **state) {
+    (void)state;
+    struct ran ran = {0};
+    ran_ctl(&ran, "--help", NULL);
+    ran_expect(&ran, 0);
+    assert_memory_equal(ran.out, "Examples:\n", 10);
+    assert_string_equal(ran.err, "");
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        assert_non_null(strstr(ran.out, commands[i]));
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        char example[64];
+        (void)snprintf(example, sizeof example, "Examples:\n  ballastctl %s", commands[i]);
+        ran_ctl(&ran, commands[i], "--help", NULL);
+        ran_expect(&ran, 0);
+        assert_memory_equal(ran.out, example, strlen(example));
+        assert_non_null(strstr(ran.out, "--timeout"));
+        assert_true(text_width(ran.out) <= 80);
+    }
+    ran_free(&ran);
+}
+
+static void without_a_daemon_every_question_exits_3(void **state) {
+    (void)state;
+    static const char *const questions[] = {"status", "queues", "delays", "corpus",
+                                            "config", "health", "drain"};
+    struct ran ran = {0};
+    for (size_t i = 0; i < sizeof questions / sizeof questions[0]; i++) {
+        ran_ctl(&ran, questions[i], "--socket", "/nowhere/sock", NULL);
+        ran_expect(&ran, 3);
+        assert_string_equal(ran.out, "");
+        assert_non_null(strstr(ran.err, "/nowhere/sock"));
+    }
+    ran_ctl(&ran, "--socket", "/nowhere/sock", "plan", "3", NULL);
+    ran_expect(&ran, 3);
+    setenv("BALLAST_SOCKET", "/elsewhere/sock", 1);
+    ran_ctl(&ran, "status", NULL);
+    ran_expect(&ran, 3);
+    assert_non_null(strstr(ran.err, "/elsewhere/sock"));
+    ran_ctl(&ran, "status", "--socket", "/nowhere/sock", NULL);
+    assert_non_null(strstr(ran.err, "/nowhere/sock"));
+    unsetenv("BALLAST_SOCKET");
+    ran_free(&ran);
+}
+
+static void what_is_not_there_exits_4(void **state) {
+    (void)state;
+    struct ran ran = {0};
+    ran_ctl(&ran, "verify", "/nowhere/books", NULL);
+    ran_expect(&ran, 4);
+    assert_non_null(strstr(ran.err, "/nowhere/books"));
+    ran_ctl(&ran, "plan", "0", "--config", "/nowhere/job.conf", NULL);
+    ran_expect(&ran, 4);
+    assert_non_null(strstr(ran.err, "/nowhere/job.conf"));
+    ran_free(&ran);
+}
+
+static void versions_are_sorted_json(void **state) {
+    (void)state;
+    struct ran ran = {0};
+    ran_ctl(&ran, "version", "--json", NULL);
+    ran_expect(&ran, 0);
+    json_t *versions = ran_json(&ran);
+    char *sorted = json_dumps(versions, JSON_COMPACT | JSON_SORT_KEYS);
+    assert_memory_equal(ran.out, sorted, strlen(sorted));
+    assert_string_equal(json_string_value(json_object_get(versions, "ballast")), BALLAST_VERSION);
+    free(sorted);
+    json_decref(versions);
+    setenv("BALLAST_JSON", "1", 1);
+    char *before = strdup(ran.out);
+    ran_ctl(&ran, "version", NULL);
+    assert_string_equal(ran.out, before);
+    setenv("BALLAST_JSON", "0", 1);
+    ran_ctl(&ran, "version", NULL);
+    assert_memory_equal(ran.out, "NAME", 4);
+    unsetenv("BALLAST_JSON");
+    free(before);
+    ran_free(&ran);
+}
+
+/* Forty documents, one of them long, imported; a config that packs them. */
+static void world_make(struct world *world) {
+    struct ran ran = {0};
+    char name[32];
+    world_open(world);
+    for (size_t i = 0; i < 40; i++) {
+        (void)snprintf(name, sizeof name, "text/%02zu.txt", i);
+        world_write(world, name, NULL, i == 7 ? 3000 : 20 + 13 * i);
+    }
+    ran_ctl(&ran, "import", world_path(world, "text"), world_path(world, "books"), "--json", NULL);
+    ran_expect(&ran, 0);
+    json_t *done = ran_json(&ran);
+    assert_int_equal(json_integer_value(json_object_get(done, "documents")), 40);
+    json_decref(done);
+    world_write(world, "job.conf",
+                "[dataset books]\npath = books\n[corpus]\nepochs = 1\n"
+                "[plan]\nwindow = 1024\nmicro_batches = 4\n[parallel]\ndp = 2\ncp = 2\n",
+                0);
+    ran_free(&ran);
+}
+
+static void an_imported_tree_verifies(void **state) {
+    (void)state;
+    struct world world;
+    struct ran ran = {0};
+    world_make(&world);
+    ran_ctl(&ran, "verify", world_path(&world, "books"), "--vocab", "257", "--json", NULL);
+    ran_expect(&ran, 0);
+    json_t *verified = ran_json(&ran);
+    assert_int_equal(json_integer_value(json_object_get(verified, "documents")), 40);
+    assert_int_equal(json_integer_value(json_object_get(verified, "length_max")), 3001);
+    assert_int_equal(json_integer_value(json_object_get(verified, "token_max")), 256);
+    json_decref(verified);
+    ran_ctl(&ran, "verify", world_path(&world, "books"), "--vocab", "256", NULL);
+    ran_expect(&ran, 1);
+    assert_string_equal(ran.out, "");
+    ran_ctl(&ran, "import", world_path(&world, "text"), world_path(&world, "books"), NULL);
+    ran_expect(&ran, 1);
+    assert_non_null(strstr(ran.err, "force"));
+    ran_free(&ran);
+    world_close(&world);
+}
+
+static void a_plan_needs_no_daemon(void **state) {
+    (void)state;
+    struct world world;
+    struct ran ran = {0};
+    world_make(&world);
+    ran_ctl(&ran, "plan", "--config", world_path(&world, "job.conf"), "--step", "1", "--json",
+            NULL);
+    ran_expect(&ran, 0);
+    json_t *answer = ran_json(&ran);
+    json_t *plan = json_object_get(answer, "plan");
+    assert_int_equal(json_integer_value(json_object_get(answer, "next")), 0);
+    assert_int_equal(json_integer_value(json_object_get(plan, "step")), 1);
+    assert_int_equal(strlen(json_string_value(json_object_get(plan, "digest"))), 32);
+    json_t *batches = json_object_get(plan, "micro_batches");
+    assert_int_equal(json_array_size(batches), 4);
+    json_t *sharding = json_object_get(json_array_get(batches, 0), "sharding");
+    json_t *ranks = json_object_get(sharding, "ranks");
+    assert_int_equal(json_array_size(ranks), 2);
+    assert_true(json_array_size(json_object_get(json_array_get(ranks, 0), "fragments")) > 0);
+    json_decref(answer);
+    ran_ctl(&ran, "--config", world_path(&world, "job.conf"), "plan", "1", "--fragments", NULL);
+    ran_expect(&ran, 0);
+    assert_true(text_width(ran.out) <= 80);
+    assert_non_null(strstr(ran.out, "dp1/1 cp1"));
+    ran_free(&ran);
+    world_close(&world);
+}
+
+static void several_steps_have_the_digests_of_each_alone(void **state) {
+    (void)state;
+    struct world world;
+    struct ran ran = {0};
+    world_make(&world);
+    ran_ctl(&ran, "plan", "--config", world_path(&world, "job.conf"), "--steps", "0..2", "--json",
+            NULL);
+    ran_expect(&ran, 0);
+    json_t *all = ran_json(&ran);
+    json_t *steps = json_object_get(all, "steps");
+    assert_int_equal(json_array_size(steps), 3);
+    for (size_t i = 0; i < 3; i++) {
+        char step[8];
+        (void)snprintf(step, sizeof step, "%zu", i);
+        ran_ctl(&ran, "plan", "--config", world_path(&world, "job.conf"), step, "--json", NULL);
+        json_t *one = ran_json(&ran);
+        assert_string_equal(
+            json_string_value(json_object_get(json_object_get(one, "plan"), "digest")),
+            json_string_value(json_object_get(json_array_get(steps, i), "digest")));
+        json_decref(one);
+    }
+    json_decref(all);
+    ran_free(&ran);
+    world_close(&world);
+}
+
+static void steps_after_the_end_of_the_data_exit_4_after_those_before(void **state) {
+    (void)state;
+    struct world world;
+    struct ran ran = {0};
+    world_make(&world);
+    ran_ctl(&ran, "plan", "--config", world_path(&world, "job.conf"), "--steps", "0..99", NULL);
+    ran_expect(&ran, 4);
+    assert_non_null(strstr(ran.err, "there is no step"));
+    assert_non_null(strstr(ran.out, "balance  total mean"));
+    assert_true(text_width(ran.out) <= 80);
+    ran_ctl(&ran, "plan", "--config", world_path(&world, "job.conf"), "99", NULL);
+    ran_expect(&ran, 4);
+    assert_string_equal(ran.out, "");
+    ran_free(&ran);
+    world_close(&world);
+}
+
+static void a_config_is_shown_and_its_corpus_opened_without_a_daemon(void **state) {
+    (void)state;
+    struct world world;
+    struct ran ran = {0};
+    world_make(&world);
+    ran_ctl(&ran, "config", "--config", world_path(&world, "job.conf"), NULL);
+    ran_expect(&ran, 0);
+    assert_non_null(strstr(ran.out, "plan.window"));
+    assert_true(text_width(ran.out) <= 80);
+    ran_ctl(&ran, "corpus", "--config", world_path(&world, "job.conf"), "--json", NULL);
+    ran_expect(&ran, 0);
+    json_t *corpus = ran_json(&ran);
+    json_t *books = json_array_get(json_object_get(corpus, "datasets"), 0);
+    assert_string_equal(json_string_value(json_object_get(books, "name")), "books");
+    assert_int_equal(json_integer_value(json_object_get(books, "documents")), 40);
+    assert_int_equal(json_integer_value(json_object_get(books, "delivered_tokens")), 0);
+    json_decref(corpus);
+    ran_ctl(&ran, "corpus", "--config", world_path(&world, "job.conf"), NULL);
+    ran_expect(&ran, 0);
+    assert_true(text_width(ran.out) <= 80);
+    ran_free(&ran);
+    world_close(&world);
+}
+
+static void policies_are_compared_side_by_side(void **state) {
+    (void)state;
+    struct world world;
+    struct ran ran = {0};
+    world_make(&world);
+    ran_ctl(&ran, "simulate", "--config", world_path(&world, "job.conf"), "--steps", "3", "--seed",
+            "1", "--seed", "2", "--json", NULL);
+    ran_expect(&ran, 0);
+    json_t *answer = ran_json(&ran);
+    char *sorted = json_dumps(answer, JSON_COMPACT | JSON_SORT_KEYS);
+    assert_memory_equal(ran.out, sorted, strlen(sorted));
+    json_t *runs = json_object_get(answer, "runs");
+    assert_int_equal(json_array_size(runs), 6);
+    static const char *const policies[] = {"plain", "wlb:none", "wlb:bands"};
+    for (size_t i = 0; i < 6; i++) {
+        json_t *run = json_array_get(runs, i);
+        json_t *summary = json_object_get(run, "summary");
+        assert_string_equal(json_string_value(json_object_get(run, "policy")), policies[i % 3]);
+        assert_int_equal(json_integer_value(json_object_get(run, "seed")), 1 + i / 3);
+        assert_int_equal(json_integer_value(json_object_get(summary, "steps")), 3);
+        assert_true(json_integer_value(json_object_get(summary, "total_ppm_mean")) >= 1000000);
+    }
+    free(sorted);
+    json_decref(answer);
+    ran_ctl(&ran, "simulate", "--config", world_path(&world, "job.conf"), "--steps", "3", NULL);
+    ran_expect(&ran, 0);
+    assert_true(text_width(ran.out) <= 80);
+    ran_free(&ran);
+    world_close(&world);
+}
+
+int main(void) {
+    ran_environment_clear();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(wrong_usage_exits_2_and_says_why),
+        cmocka_unit_test(times_are_checked_on_the_command_line_and_in_the_environment),
+        cmocka_unit_test(help_leads_with_examples),
+        cmocka_unit_test(without_a_daemon_every_question_exits_3),
+        cmocka_unit_test(what_is_not_there_exits_4),
+        cmocka_unit_test(versions_are_sorted_json),
+        cmocka_unit_test(an_imported_tree_verifies),
+        cmocka_unit_test(a_plan_needs_no_daemon),
+        cmocka_unit_test(several_steps_have_the_digests_of_each_alone),
+        cmocka_unit_test(steps_after_the_end_of_the_data_exit_4_after_those_before),
+        cmocka_unit_test(a_config_is_shown_and_its_corpus_opened_without_a_daemon),
+        cmocka_unit_test(policies_are_compared_side_by_side),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
