@@ -327,7 +327,7 @@ struct rows {
 static void rows_begin(struct rows *rows, bool as_json) {
     static const struct table_column columns[] = {
         {"STEP", TABLE_RIGHT, 6},     {"DOCS", TABLE_RIGHT, 5},   {"TOKENS", TABLE_RIGHT, 8},
-        {"TOTAL", TABLE_RIGHT, 6},    {"ATTN", TABLE_RIGHT, 6},   {"CP", TABLE_RIGHT, 6},
+        {"TOTAL", TABLE_RIGHT, 5},    {"ATTN", TABLE_RIGHT, 5},   {"CP", TABLE_RIGHT, 5},
         {"OUTLIERS", TABLE_RIGHT, 0}, {"FORCED", TABLE_RIGHT, 0}, {"WAITING", TABLE_RIGHT, 0},
         {"DELAY", TABLE_RIGHT, 5},
     };
