@@ -147,17 +147,4 @@ static inline void fake_source_init(struct fake_source *fake, struct fake_datase
     fake->source.context = fake;
 }
 
-/* splitmix64: the tests' dice. */
-static inline uint64_t fake_random(uint64_t *seed) {
-    uint64_t z = (*seed += UINT64_C(0x9e3779b97f4a7c15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
-/* Uniform enough in [low, high]. */
-static inline uint64_t fake_between(uint64_t *seed, uint64_t low, uint64_t high) {
-    return low + fake_random(seed) % (high - low + 1);
-}
-
 #endif

@@ -2,6 +2,7 @@
  * 128K-window job, by policy. The bounds are those that the product promises. */
 #include "planner/planner.h"
 #include "tests/property/fake_source.h"
+#include "tests/property/splitmix.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -109,7 +110,7 @@ static struct figures measure(const char *name, enum policy policy, enum pack_se
     uint32_t *drawn = malloc(DRAWN * sizeof *drawn);
     uint64_t dice = seed;
     for (uint32_t i = 0; i < DRAWN; i++) {
-        drawn[i] = list[fake_random(&dice) % list_count];
+        drawn[i] = list[splitmix_next(&dice) % list_count];
     }
     struct fake_dataset dataset = {.lengths = drawn, .documents = DRAWN, .weight = 1};
     struct fake_source source;
