@@ -1,5 +1,5 @@
 /* What both readers promise, each test run once with each. Faults are in corpus_reader_faults.c. */
-#include "reader_world.h"
+#include "tests/unit/reader_world.h"
 
 #include <stdarg.h>
 #include <setjmp.h>

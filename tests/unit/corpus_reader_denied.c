@@ -1,6 +1,6 @@
 /* io_uring denied, as container runtimes and hardened kernels do it: a seccomp filter in a child
  * process refuses one of the three calls. AUTO must read the same bytes with preadv and say why. */
-#include "reader_world.h"
+#include "tests/unit/reader_world.h"
 
 #include <stdarg.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* Faults by exhaustion: the 1st, 2nd, 3rd... call fails, once or from then on, until a run is
  * through without meeting the fault. The calls are wrapped at link time (CMakeLists.txt), so the
  * readers have no seam for this. Completions of io_uring are changed in its completion queue. */
-#include "reader_world.h"
+#include "tests/unit/reader_world.h"
 
 #include <stdarg.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* reader_world: see the header. */
-#include "reader_world.h"
+#include "tests/unit/reader_world.h"
 
 #include <stdarg.h>
 #include <setjmp.h>

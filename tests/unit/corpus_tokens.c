@@ -1,0 +1,366 @@
+/* From parts to extents and from a file's tokens to a slot's: single cases. Random ones against a
+ * reference are in tests/property/corpus_tokens_reference.c. */
+#include "tests/unit/tokens_world.h"
+#include "corpus/megatron.h"
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MEGABYTE (1u << 20)
+
+static bool refuse_memory;
+
+void *__real_malloc(size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_malloc(size_t size) {
+    return refuse_memory ? NULL : __real_malloc(size);
+}
+
+static int world_setup(void **state) {
+    struct tokens_world *world = calloc(1, sizeof *world);
+    assert_non_null(world);
+    tokens_world_open(world);
+    *state = world;
+    return 0;
+}
+
+static int world_teardown(void **state) {
+    tokens_world_close(*state);
+    free(*state);
+    return 0;
+}
+
+/* One set of equal documents whose tokens count up. */
+static void counting_set(struct tokens_world *world, uint8_t dtype, uint32_t documents,
+                         uint32_t length) {
+    uint32_t *lengths = calloc(documents, sizeof *lengths);
+    assert_non_null(lengths);
+    for (uint32_t i = 0; i < documents; i++) {
+        lengths[i] = length;
+    }
+    struct token_set *set = tokens_world_add(world, dtype, lengths, documents, NULL);
+    for (uint64_t i = 0; i < set->tokens; i++) {
+        set->values[i] = i % (dtype == MEGATRON_U8 ? 256 : 32768);
+    }
+    free(lengths);
+}
+
+static uint64_t bytes_to_read(const struct read_job *read) {
+    uint64_t bytes = 0;
+    for (uint32_t e = 0; e < read->extent_count; e++) {
+        for (uint32_t i = 0; i < read->extents[e].iovec_count; i++) {
+            bytes += read->extents[e].iovecs[i].iov_len;
+        }
+    }
+    return bytes;
+}
+
+/* Prepares, lets the test look at the extents, reads, compares with the reference. */
+static void check_extents(struct tokens_world *world, const struct document *parts, uint32_t count,
+                          uint32_t token_bytes, uint32_t extents, uint32_t iovecs_first,
+                          uint64_t bytes) {
+    struct tokens_job job = {0};
+    struct error error = {0};
+    uint64_t payload_bytes = tokens_payload_bytes(parts, count, token_bytes);
+    void *payload = malloc(payload_bytes), *expected = malloc(payload_bytes);
+    assert_true(payload != NULL && expected != NULL);
+    tokens_reference(world, parts, count, token_bytes, expected);
+    assert_int_equal(tokens_job_prepare(&job, world->catalog, parts, count, token_bytes, payload),
+                     0);
+    assert_int_equal(job.read.extent_count, extents);
+    assert_int_equal(job.read.extents[0].iovec_count, iovecs_first);
+    assert_int_equal(bytes_to_read(&job.read), bytes);
+    tokens_run_read(world->readers[0], &job);
+    assert_int_equal(tokens_job_finish(&job, &error), 0);
+    assert_memory_equal(payload, expected, payload_bytes);
+    tokens_job_deinit(&job);
+    free(payload);
+    free(expected);
+}
+
+static void a_payload_holds_all_tokens_and_one_successor_per_unfinished_part(void **state) {
+    (void)state;
+    struct document parts[3] = {
+        {.offset = 0, .length = 10, .document_length = 10},
+        {.offset = 0, .length = 10, .document_length = 11},
+        {.offset = 10, .length = 1, .document_length = 11},
+    };
+    assert_int_equal(tokens_payload_bytes(parts, 3, 2), 44);
+    assert_int_equal(tokens_payload_bytes(parts, 3, 4), 88);
+    struct document long_ones[3] = {
+        {.length = UINT32_MAX, .document_length = UINT32_MAX},
+        {.length = UINT32_MAX, .document_length = UINT32_MAX},
+        {.length = UINT32_MAX, .document_length = UINT32_MAX},
+    };
+    assert_true(tokens_payload_bytes(long_ones, 3, 4) == 12 * (uint64_t)UINT32_MAX);
+}
+
+static void neighbours_in_row_order_are_one_extent_with_one_iovec(void **state) {
+    struct tokens_world *world = *state;
+    struct document parts[300];
+    counting_set(world, MEGATRON_U16, 300, 7);
+    tokens_world_write(world);
+    for (uint32_t i = 0; i < 300; i++) {
+        parts[i] = tokens_world_part(world, 0, i, 0, 7);
+    }
+    check_extents(world, parts, 300, 2, 1, 1, 300 * 14);
+}
+
+static void neighbours_out_of_row_order_are_scattered_by_256_iovecs(void **state) {
+    struct tokens_world *world = *state;
+    struct document parts[300];
+    counting_set(world, MEGATRON_U16, 300, 7);
+    tokens_world_write(world);
+    for (uint32_t i = 0; i < 300; i++) {
+        parts[i] = tokens_world_part(world, 0, 299 - i, 0, 7);
+    }
+    check_extents(world, parts, 300, 2, 2, READ_EXTENT_IOVECS_MAX, 300 * 14);
+}
+
+static void neighbours_of_another_width_are_one_extent_in_the_bounce_memory(void **state) {
+    struct tokens_world *world = *state;
+    struct document parts[300];
+    counting_set(world, MEGATRON_I64, 300, 7);
+    tokens_world_write(world);
+    for (uint32_t i = 0; i < 300; i++) {
+        parts[i] = tokens_world_part(world, 0, 299 - i, 0, 7);
+    }
+    check_extents(world, parts, 300, 2, 1, 1, 300 * 56);
+}
+
+static void documents_apart_are_extents_of_their_own(void **state) {
+    struct tokens_world *world = *state;
+    counting_set(world, MEGATRON_U16, 9, 7);
+    tokens_world_write(world);
+    struct document parts[3] = {
+        tokens_world_part(world, 0, 0, 0, 7),
+        tokens_world_part(world, 0, 2, 0, 7),
+        tokens_world_part(world, 0, 4, 0, 7),
+    };
+    check_extents(world, parts, 3, 2, 3, 1, 42);
+}
+
+static void a_successor_that_is_in_the_micro_batch_is_not_read_again(void **state) {
+    struct tokens_world *world = *state;
+    counting_set(world, MEGATRON_U16, 1, 30);
+    tokens_world_write(world);
+    struct document parts[3] = {
+        tokens_world_part(world, 0, 0, 20, 10),
+        tokens_world_part(world, 0, 0, 0, 10),
+        tokens_world_part(world, 0, 0, 10, 10),
+    };
+    check_extents(world, parts, 3, 2, 1, 2, 60);
+}
+
+static void a_successor_that_is_not_there_is_read_with_its_part(void **state) {
+    struct tokens_world *world = *state;
+    counting_set(world, MEGATRON_U16, 2, 30);
+    tokens_world_write(world);
+    struct document parts[2] = {
+        tokens_world_part(world, 0, 0, 0, 29),
+        tokens_world_part(world, 0, 1, 0, 30),
+    };
+    check_extents(world, parts, 2, 2, 1, 3, 120);
+}
+
+static void the_same_part_twice_is_read_twice(void **state) {
+    struct tokens_world *world = *state;
+    counting_set(world, MEGATRON_U8, 1, 30);
+    tokens_world_write(world);
+    struct document parts[4] = {
+        tokens_world_part(world, 0, 0, 0, 10),
+        tokens_world_part(world, 0, 0, 10, 10),
+        tokens_world_part(world, 0, 0, 0, 10),
+        tokens_world_part(world, 0, 0, 10, 10),
+    };
+    parts[2].epoch = parts[3].epoch = 1;
+    check_extents(world, parts, 4, 4, 3, 1, 43);
+}
+
+static void a_long_part_is_cut_at_one_megabyte(void **state) {
+    struct tokens_world *world = *state;
+    counting_set(world, MEGATRON_U16, 1, MEGABYTE + 1);
+    tokens_world_write(world);
+    struct document part = tokens_world_part(world, 0, 0, 0, MEGABYTE + 1);
+    check_extents(world, &part, 1, 2, 3, 1, 2 * (uint64_t)MEGABYTE + 2);
+    part = tokens_world_part(world, 0, 0, 0, MEGABYTE / 2);
+    check_extents(world, &part, 1, 2, 2, 1, MEGABYTE + 2);
+    part = tokens_world_part(world, 0, 0, MEGABYTE / 2 + 1, MEGABYTE / 2);
+    check_extents(world, &part, 1, 2, 1, 1, MEGABYTE);
+}
+
+static void a_job_keeps_its_memory_between_micro_batches(void **state) {
+    struct tokens_world *world = *state;
+    struct tokens_job job = {0};
+    uint16_t payload[1000];
+    counting_set(world, MEGATRON_I32, 1, 1000);
+    tokens_world_write(world);
+    struct document part = tokens_world_part(world, 0, 0, 0, 1000);
+    assert_int_equal(tokens_job_prepare(&job, world->catalog, &part, 1, 2, payload), 0);
+    void *memory = job.memory;
+    refuse_memory = true;
+    for (uint32_t length = 1000; length > 0; length--) {
+        part.length = length;
+        assert_int_equal(tokens_job_prepare(&job, world->catalog, &part, 1, 2, payload), 0);
+        assert_ptr_equal(job.memory, memory);
+    }
+    refuse_memory = false;
+    tokens_job_deinit(&job);
+    tokens_job_deinit(&job);
+}
+
+static void a_job_without_memory_can_be_prepared_later(void **state) {
+    struct tokens_world *world = *state;
+    struct tokens_job job = {0};
+    uint16_t payload[10];
+    counting_set(world, MEGATRON_I32, 1, 10);
+    tokens_world_write(world);
+    struct document part = tokens_world_part(world, 0, 0, 0, 10);
+    refuse_memory = true;
+    assert_int_equal(tokens_job_prepare(&job, world->catalog, &part, 1, 2, payload), -ENOMEM);
+    refuse_memory = false;
+    assert_int_equal(tokens_job_prepare(&job, world->catalog, &part, 1, 2, payload), 0);
+    tokens_job_deinit(&job);
+}
+
+/* Reads document 1 (3 tokens, not the first) of a set whose token `at` has these bits. */
+static int finish_with_bits(struct tokens_world *world, uint8_t dtype, uint32_t token_bytes,
+                            uint64_t bits, uint32_t at, uint32_t length, struct error *error) {
+    uint32_t payload[4];
+    struct tokens_job job = {0};
+    counting_set(world, dtype, 3, 3);
+    *token_at(&world->sets[0], 1, at) = bits;
+    tokens_world_write(world);
+    struct document part = tokens_world_part(world, 0, 1, 0, length);
+    assert_int_equal(tokens_job_prepare(&job, world->catalog, &part, 1, token_bytes, payload), 0);
+    tokens_run_read(world->readers[0], &job);
+    int rc = tokens_job_finish(&job, error);
+    tokens_job_deinit(&job);
+    tokens_world_clear(world);
+    return rc;
+}
+
+static void ids_that_no_trainer_can_take_are_refused_with_their_place(void **state) {
+    struct tokens_world *world = *state;
+    static const struct {
+        uint8_t dtype;
+        uint32_t token_bytes;
+        uint64_t largest, refused;
+        const char *reason;
+    } cases[] = {
+        {MEGATRON_U8, 2, 255, 0, NULL},
+        {MEGATRON_U8, 4, 255, 0, NULL},
+        {MEGATRON_U16, 2, 65535, 0, NULL},
+        {MEGATRON_U16, 4, 65535, 0, NULL},
+        {MEGATRON_I16, 2, 32767, 0x8000, "token id -32768 is negative"},
+        {MEGATRON_I16, 4, 32767, 0xFFFF, "token id -1 is negative"},
+        {MEGATRON_I32, 2, 65535, 65536, "token id 65536 is over 65535"},
+        {MEGATRON_I32, 2, 65535, 0xFFFFFF9C, "token id -100 is negative"},
+        {MEGATRON_I32, 4, 2147483647, 0xFFFFFF9C, "token id -100 is negative"},
+        {MEGATRON_U32, 2, 65535, 65536, "token id 65536 is over 65535"},
+        {MEGATRON_U32, 4, 2147483647, 2147483648, "token id 2147483648 is over 2147483647"},
+        {MEGATRON_I64, 2, 65535, 1ull << 32, "token id 4294967296 is over 65535"},
+        {MEGATRON_I64, 4, 2147483647, 1ull << 63, "token id -9223372036854775808 is negative"},
+        {MEGATRON_U64, 2, 65535, 65536, "token id 65536 is over 65535"},
+        {MEGATRON_U64, 4, 2147483647, UINT64_MAX,
+         "token id 18446744073709551615 is over 2147483647"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct error error = {0};
+        char place[128];
+        uint32_t width = megatron_width(cases[i].dtype), bytes = cases[i].token_bytes;
+        assert_int_equal(
+            finish_with_bits(world, cases[i].dtype, bytes, cases[i].largest, 2, 3, &error), 0);
+        for (uint32_t length = 2; length <= 3 && cases[i].reason != NULL; length++) {
+            int rc = finish_with_bits(world, cases[i].dtype, bytes, cases[i].refused, 2, length,
+                                      &error);
+            snprintf(place, sizeof place, "/set0.bin: byte %u (document 1, token 2): ", 5 * width);
+            assert_int_equal(rc, -EBADMSG);
+            assert_int_equal(error.code, -EBADMSG);
+            assert_non_null(strstr(error.text, "dataset 'set0': "));
+            assert_non_null(strstr(error.text, place));
+            assert_non_null(strstr(error.text, cases[i].reason));
+            assert_non_null(strstr(error.text, "ballastctl verify"));
+        }
+    }
+}
+
+/* Document 2 of three, wherever the file is cut inside it, alone or as part of a longer extent. */
+static void a_file_that_became_shorter_is_refused_at_its_new_end(void **state) {
+    struct tokens_world *world = *state;
+    uint16_t payload[300];
+    char prefix[96], path[128], place[128];
+    counting_set(world, MEGATRON_U16, 3, 100);
+    tokens_world_write(world);
+    tokens_world_path(world, 0, prefix);
+    snprintf(path, sizeof path, "%s.bin", prefix);
+    struct document parts[3];
+    for (uint32_t i = 0; i < 3; i++) {
+        parts[i] = tokens_world_part(world, 0, i, 0, 100);
+    }
+    for (uint32_t end = 600; end-- > 400;) {
+        for (uint32_t first = 0; first < 3; first += 2) {
+            struct tokens_job job = {0};
+            struct error error = {0};
+            assert_int_equal(truncate(path, end), 0);
+            assert_int_equal(
+                tokens_job_prepare(&job, world->catalog, parts + first, 3 - first, 2, payload), 0);
+            tokens_run_read(world->readers[end % 2], &job);
+            assert_int_equal(tokens_job_finish(&job, &error), -EIO);
+            snprintf(place, sizeof place, "set0.bin: byte %u (document 2, token %u): the file ends",
+                     end, (end - 400) / 2);
+            assert_non_null(strstr(error.text, place));
+            assert_non_null(strstr(error.text, "; restore the file"));
+            tokens_job_deinit(&job);
+        }
+    }
+}
+
+/* What the reader reports of a bad sector; here it is said in its place. */
+static void a_failed_read_names_document_and_error(void **state) {
+    struct tokens_world *world = *state;
+    struct tokens_job job = {0};
+    struct error error = {0};
+    uint16_t payload[300];
+    counting_set(world, MEGATRON_U16, 3, 100);
+    tokens_world_write(world);
+    struct document parts[2] = {
+        tokens_world_part(world, 0, 2, 50, 50),
+        tokens_world_part(world, 0, 0, 0, 100),
+    };
+    assert_int_equal(tokens_job_prepare(&job, world->catalog, parts, 2, 2, payload), 0);
+    job.read.result = -EIO;
+    job.read.failed_extent = 1;
+    assert_int_equal(tokens_job_finish(&job, &error), -EIO);
+    assert_non_null(
+        strstr(error.text, "set0.bin: byte 500 (document 2, token 50): Input/output error; check"));
+    tokens_job_deinit(&job);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_payload_holds_all_tokens_and_one_successor_per_unfinished_part),
+        TEST(neighbours_in_row_order_are_one_extent_with_one_iovec),
+        TEST(neighbours_out_of_row_order_are_scattered_by_256_iovecs),
+        TEST(neighbours_of_another_width_are_one_extent_in_the_bounce_memory),
+        TEST(documents_apart_are_extents_of_their_own),
+        TEST(a_successor_that_is_in_the_micro_batch_is_not_read_again),
+        TEST(a_successor_that_is_not_there_is_read_with_its_part),
+        TEST(the_same_part_twice_is_read_twice),
+        TEST(a_long_part_is_cut_at_one_megabyte),
+        TEST(a_job_keeps_its_memory_between_micro_batches),
+        TEST(a_job_without_memory_can_be_prepared_later),
+        TEST(ids_that_no_trainer_can_take_are_refused_with_their_place),
+        TEST(a_file_that_became_shorter_is_refused_at_its_new_end),
+        TEST(a_failed_read_names_document_and_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
