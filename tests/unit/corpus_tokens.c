@@ -169,6 +169,20 @@ static void a_successor_that_is_not_there_is_read_with_its_part(void **state) {
     check_extents(world, parts, 2, 2, 1, 3, 120);
 }
 
+/* Set 0's part ends at the byte at which set 1's begins. */
+static void parts_of_two_files_are_never_neighbours(void **state) {
+    struct tokens_world *world = *state;
+    counting_set(world, MEGATRON_U16, 1, 20);
+    counting_set(world, MEGATRON_U16, 2, 10);
+    *token_at(&world->sets[1], 1, 0) = 999;
+    tokens_world_write(world);
+    struct document parts[2] = {
+        tokens_world_part(world, 0, 0, 0, 10),
+        tokens_world_part(world, 1, 1, 0, 10),
+    };
+    check_extents(world, parts, 2, 2, 2, 2, 42);
+}
+
 static void the_same_part_twice_is_read_twice(void **state) {
     struct tokens_world *world = *state;
     counting_set(world, MEGATRON_U8, 1, 30);
@@ -354,6 +368,7 @@ int main(void) {
         TEST(documents_apart_are_extents_of_their_own),
         TEST(a_successor_that_is_in_the_micro_batch_is_not_read_again),
         TEST(a_successor_that_is_not_there_is_read_with_its_part),
+        TEST(parts_of_two_files_are_never_neighbours),
         TEST(the_same_part_twice_is_read_twice),
         TEST(a_long_part_is_cut_at_one_megabyte),
         TEST(a_job_keeps_its_memory_between_micro_batches),
