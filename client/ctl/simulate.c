@@ -38,15 +38,11 @@ struct run {
     struct summary summary;
 };
 
+/* The config says which policies there are. */
 static void policies_parse(struct simulation *simulation, char *list, struct argp_state *state) {
     char *rest = NULL;
     simulation->policy_count = 0;
     for (char *name = strtok_r(list, ",", &rest); name != NULL; name = strtok_r(NULL, ",", &rest)) {
-        enum policy policy;
-        if (policy_parse(name, &policy) < 0) {
-            argp_error(state, "there is no policy '%s'; plain, wlb:none and wlb:bands are known",
-                       name);
-        }
         if (simulation->policy_count == POLICIES_MAX) {
             argp_error(state, "more than %u policies", POLICIES_MAX);
         }
@@ -170,6 +166,9 @@ static int run_measure(const struct simulation *simulation, const char *policy, 
         run->policy = policy;
         run->seed = config->source.order.seed;
         summary_of(figures, (size_t)count, scratch, &run->summary);
+    }
+    if (rc < 0) {
+        (void)error_prefix(error, "policy %s", policy);
     }
     stream_close(&stream);
     config_destroy(config);

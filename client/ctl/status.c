@@ -7,6 +7,14 @@
 #include <inttypes.h>
 #include <string.h>
 
+static size_t ranks_connected(const Ballast__V1__StatusResponse *status) {
+    size_t connected = 0;
+    for (size_t i = 0; i < status->n_ranks; i++) {
+        connected += status->ranks[i]->pid != 0;
+    }
+    return connected;
+}
+
 static void print_daemon(const Ballast__V1__StatusResponse *status) {
     printf("daemon   %s, version %s, up %s, generation %" PRIu64 "\n", status->state,
            status->version, units_age(status->uptime_ms).text, status->generation);
@@ -15,6 +23,7 @@ static void print_daemon(const Ballast__V1__StatusResponse *status) {
            status->io_backend[0] != '\0' ? status->io_backend : "-");
     printf("steps    next %" PRIu64 ", committed %" PRIu64 ", durable %" PRIu64 "\n",
            status->next_step, status->committed_step, status->durable_step);
+    printf("ranks    %zu connected of %u\n", ranks_connected(status), status->ranks_expected);
     if (status->balance != NULL) {
         print_balance(status->balance);
         printf("delay    mean %s steps, at most %" PRIu64 "\n",
@@ -26,10 +35,11 @@ static void print_daemon(const Ballast__V1__StatusResponse *status) {
            units_time(status->wait_ns_p99).text, units_bytes(status->slab_bytes_used).text);
 }
 
+/* AGE: how long the rank has waited for a batch that was not ready. */
 static void print_ranks(const Ballast__V1__StatusResponse *status) {
     static const struct table_column columns[] = {
-        {"RANK", TABLE_LEFT, 0},  {"PID", TABLE_RIGHT, 0},     {"UID", TABLE_RIGHT, 0},
-        {"STEP", TABLE_RIGHT, 0}, {"CREDITS", TABLE_RIGHT, 0}, {"WAITS", TABLE_RIGHT, 0},
+        {"NAME", TABLE_LEFT, 0},  {"PID", TABLE_RIGHT, 0},     {"UID", TABLE_RIGHT, 0},
+        {"STEP", TABLE_RIGHT, 0}, {"CREDITS", TABLE_RIGHT, 0}, {"AGE", TABLE_RIGHT, 0},
     };
     struct table table;
     table_init(&table, columns, sizeof columns / sizeof columns[0]);
@@ -76,14 +86,6 @@ static int needs_daemon(struct ctl *ctl) {
                          "only a running daemon can answer; name its --socket, not --state");
     }
     return 0;
-}
-
-static size_t ranks_connected(const Ballast__V1__StatusResponse *status) {
-    size_t connected = 0;
-    for (size_t i = 0; i < status->n_ranks; i++) {
-        connected += status->ranks[i]->pid != 0;
-    }
-    return connected;
 }
 
 int ctl_health(struct ctl *ctl, int argc, char **argv) {

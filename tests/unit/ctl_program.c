@@ -53,8 +53,6 @@ static void wrong_usage_exits_2_and_says_why(void **state) {
     expect_usage_error(&ran, "which PREFIX?");
     ran_ctl(&ran, "simulate", NULL);
     expect_usage_error(&ran, "--config FILE");
-    ran_ctl(&ran, "simulate", "--config", "x", "--policies", "plain,best", NULL);
-    expect_usage_error(&ran, "no policy 'best'");
     ran_free(&ran);
 }
 
@@ -321,8 +319,35 @@ static void policies_are_compared_side_by_side(void **state) {
     ran_ctl(&ran, "simulate", "--config", world_path(&world, "job.conf"), "--steps", "3", NULL);
     ran_expect(&ran, 0);
     assert_true(text_width(ran.out) <= 80);
+    ran_ctl(&ran, "simulate", "--config", world_path(&world, "job.conf"), "--policies=plain,best",
+            NULL);
+    ran_expect(&ran, 1);
+    assert_string_equal(ran.out, "");
+    assert_non_null(strstr(ran.err, "policy best"));
+    assert_non_null(strstr(ran.err, "wlb:bands"));
     ran_free(&ran);
     world_close(&world);
+}
+
+static void the_manual_names_every_command_and_global_option(void **state) {
+    (void)state;
+    static const char *const options[] = {"socket", "state", "config", "json", "timeout"};
+    char line[64];
+    FILE *file = fopen(BALLAST_SOURCE "/deploy/ballastctl.1", "r");
+    assert_non_null(file);
+    char *manual = NULL;
+    size_t bytes = 0;
+    assert_true(getdelim(&manual, &bytes, '\0', file) > 0);
+    assert_int_equal(fclose(file), 0);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        (void)snprintf(line, sizeof line, ".It Cm %s", commands[i]);
+        assert_non_null(strstr(manual, line));
+    }
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        (void)snprintf(line, sizeof line, ".It Fl -%s", options[i]);
+        assert_non_null(strstr(manual, line));
+    }
+    free(manual);
 }
 
 int main(void) {
@@ -340,6 +365,7 @@ int main(void) {
         cmocka_unit_test(steps_after_the_end_of_the_data_exit_4_after_those_before),
         cmocka_unit_test(a_config_is_shown_and_its_corpus_opened_without_a_daemon),
         cmocka_unit_test(policies_are_compared_side_by_side),
+        cmocka_unit_test(the_manual_names_every_command_and_global_option),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
