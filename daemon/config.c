@@ -308,7 +308,7 @@ static int read_file(struct loader *loader) {
         return error_set(loader->error, -errno, "config %s: %s", loader->path, strerror(errno));
     }
 #ifdef BALLAST_INI_MAX_LINE
-    ini_max_line = CONFIG_VALUE_BYTES;
+    ini_max_line = CONFIG_VALUE_BYTES + 256; /* any value with its key */
 #endif
     int bad_line = ini_parse_stream(next_line, loader, take_pair, loader);
     int failed = ferror(loader->file) != 0 ? errno : 0;
@@ -464,15 +464,18 @@ static int parse_datasets(struct loader *loader) {
 static size_t key_named_in(const char *text) {
     size_t found = config_key_count();
     const char *found_at = NULL;
+    size_t found_chars = 0;
     for (size_t i = 0; i < config_key_count(); i++) {
         char name[64];
-        (void)snprintf(name, sizeof name, "%s.%s", config_key_at(i)->section,
-                       config_key_at(i)->name);
+        int chars = snprintf(name, sizeof name, "%s.%s", config_key_at(i)->section,
+                             config_key_at(i)->name);
         const char *at = strstr(text, name);
-        if (at != NULL && (found_at == NULL || at < found_at ||
-                           (at == found_at && strlen(name) > strlen(config_key_at(found)->name)))) {
+        bool better = found_at == NULL || at < found_at ||
+                      (at == found_at && (size_t)chars > found_chars);
+        if (at != NULL && better) {
             found = i;
             found_at = at;
+            found_chars = (size_t)chars;
         }
     }
     return found;

@@ -91,7 +91,7 @@ static const struct config_key keys[] = {
      .unit = "tokens",
      .reason = "Nominal context length of a micro-batch, and the longest part of a document.",
      .kind = &kind_count,
-     .min = 8,
+     .min = 1,
      .max = TOKENS_MAX_LIMIT,
      FIELD(plan.window),
      .plan = true},
@@ -102,7 +102,7 @@ static const struct config_key keys[] = {
      .reason = "Micro-batches of a whole step, over all replicas; parallel.dp divides it.",
      .kind = &kind_count,
      .min = 1,
-     .max = 65536,
+     .max = MICRO_BATCHES_LIMIT,
      FIELD(plan.micro_batches),
      .plan = true},
     {.section = "plan",
@@ -112,7 +112,7 @@ static const struct config_key keys[] = {
      .reason = "Most tokens of one micro-batch, padding included: what must fit the GPU's memory.\n"
                "A quarter above the window lets light micro-batches carry more tokens.",
      .kind = &kind_windows,
-     .min = 8,
+     .min = 1,
      .max = TOKENS_MAX_LIMIT,
      FIELD(plan.tokens_max),
      .plan = true},
@@ -126,7 +126,7 @@ static const struct config_key keys[] = {
      .kind = &kind_count,
      .words = "auto",
      .min = 1,
-     .max = 1ull << 42,
+     .max = STEP_TOKENS_LIMIT,
      FIELD(plan.step_tokens),
      .plan = true},
     {.section = "plan",
@@ -158,7 +158,7 @@ static const struct config_key keys[] = {
      .reason = "Most documents of one step; reading stops there. Bounds the size of a plan.",
      .kind = &kind_count,
      .min = 1,
-     .max = 1u << 20,
+     .max = PARTS_LIMIT,
      FIELD(plan.documents_max),
      .plan = true},
 
@@ -179,7 +179,7 @@ static const struct config_key keys[] = {
      .reason = "Pipeline stages of a replica.",
      .kind = &kind_count,
      .min = 1,
-     .max = 1024,
+     .max = RANKS_LIMIT,
      FIELD(plan.pp),
      .plan = true},
     {.section = "parallel",
@@ -189,7 +189,7 @@ static const struct config_key keys[] = {
      .reason = "Context-parallel ranks that share a micro-batch's tokens.",
      .kind = &kind_count,
      .min = 1,
-     .max = 1024,
+     .max = RANKS_LIMIT,
      FIELD(plan.cp),
      .plan = true},
     {.section = "parallel",
@@ -199,7 +199,7 @@ static const struct config_key keys[] = {
      .reason = "Tensor-parallel ranks that share a layer.",
      .kind = &kind_count,
      .min = 1,
-     .max = 1024,
+     .max = RANKS_LIMIT,
      FIELD(plan.tp),
      .plan = true},
 
@@ -243,8 +243,7 @@ static const struct config_key keys[] = {
      .unit = "steps",
      .reason = "Tokens that may be held beyond a step's own, in steps' worth; reading stops there.",
      .kind = &kind_count,
-     .min = 1,
-     .max = 4096,
+     .max = BACKLOG_LIMIT - 1,
      FIELD(plan.backlog_max),
      .plan = true},
     {.section = "queues",
@@ -255,7 +254,7 @@ static const struct config_key keys[] = {
                "up to 24 bytes of state. At least plan.documents_max.",
      .kind = &kind_count,
      .min = 1,
-     .max = 1u << 20,
+     .max = PARTS_LIMIT,
      FIELD(plan.waiting_max),
      .plan = true},
 
@@ -555,6 +554,7 @@ static const struct section {
 #define KEY_COUNT     (sizeof keys / sizeof keys[0])
 #define SECTION_COUNT (sizeof sections / sizeof sections[0])
 _Static_assert(KEY_COUNT <= CONFIG_KEYS_MAX, "raise CONFIG_KEYS_MAX");
+_Static_assert(RANKS_LIMIT <= CONFIG_REPLICAS_MAX, "replicas are up to parallel.dp");
 
 size_t config_key_count(void) {
     return KEY_COUNT;

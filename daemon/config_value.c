@@ -361,20 +361,12 @@ static int list_next(const char **cursor, char *item, size_t bytes) {
     return 1;
 }
 
-static void thresholds_auto(struct config *config) {
-    struct bands_options *bands = &config->plan.bands;
-    uint64_t window = config->plan.window;
-    bands->bands = 2;
-    bands->length_min[0] = (uint32_t)(window * 3 / 8);
-    bands->length_min[1] = (uint32_t)(window * 5 / 8);
-}
-
 static int thresholds_parse(const struct config_key *key, const char *text, struct config *config) {
     struct bands_options *bands = &config->plan.bands;
     char item[32];
     int more;
     if (strcmp(text, "auto") == 0) {
-        thresholds_auto(config);
+        bands->bands = BANDS_AUTO;
         return 0;
     }
     bands->bands = 0;
