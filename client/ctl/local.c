@@ -122,12 +122,8 @@ void local_close(struct ctl *ctl) {
     }
     step_plan_destroy(local->plan);
     stream_close(&local->stream);
-    if (local->store != NULL) {
-        store_close(local->store);
-    }
-    if (local->catalog != NULL) {
-        catalog_close(local->catalog);
-    }
+    store_close(local->store);
+    catalog_close(local->catalog);
     config_destroy(local->config);
     free(local);
     ctl->local = NULL;
@@ -148,7 +144,7 @@ static int local_restore(struct local *local, uint64_t step, struct error *error
     return rc < 0 ? error_prefix(error, "stored state of step %" PRIu64, row.step) : 0;
 }
 
-/* Opens on the first question and brings the stream to `step`. */
+/* Brings the stream to `step`, from the nearest state there is. */
 static int local_seek(struct ctl *ctl, uint64_t step) {
     struct local *local = ctl->local;
     int rc = 0;
@@ -164,7 +160,11 @@ static int local_get(struct ctl *ctl) {
         return 0;
     }
     ctl->local = calloc(1, sizeof *ctl->local);
-    return ctl->local == NULL ? no_memory(ctl) : local_open(ctl, ctl->local);
+    int rc = ctl->local == NULL ? no_memory(ctl) : local_open(ctl, ctl->local);
+    if (rc < 0) {
+        local_close(ctl);
+    }
+    return rc;
 }
 
 /* Brings the stream to the first step that the ranks had not committed. */
@@ -280,21 +280,20 @@ static int local_delays(struct ctl *ctl, Ballast__V1__DelaysResponse **out) {
     return 0;
 }
 
-/* The balance of the last committed step, when its row is still there. */
+/* The balance of the newest planned step; NULL before the first. */
 static int local_balance(struct ctl *ctl, Ballast__V1__Balance **out) {
     struct local *local = ctl->local;
-    uint64_t committed = local->summary.committed_step;
-    struct balance none = {0};
+    uint64_t end = local->summary.steps_end;
     struct store_step row;
     int found = 0;
-    if (local->store != NULL && committed > 0) {
-        found = store_get_step(local->store, committed - 1, &row, &ctl->error);
+    if (end > 0) {
+        found = store_get_step(local->store, end - 1, &row, &ctl->error);
     }
-    if (found < 0) {
+    if (found <= 0) {
+        *out = NULL;
         return found;
     }
-    bool exact = found == 1 && row.step == committed - 1;
-    *out = message_balance(&ctl->arena, exact ? &row.balance : &none);
+    *out = message_balance(&ctl->arena, &row.balance);
     return *out == NULL ? no_memory(ctl) : 0;
 }
 

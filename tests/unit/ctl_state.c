@@ -130,6 +130,8 @@ static void a_store_tells_the_committed_state(void **state) {
     assert_string_equal(json_string_value(json_object_get(status, "state")), "stopped");
     assert_int_equal(json_integer_value(json_object_get(status, "committed_step")), COMMITTED);
     assert_int_equal(json_integer_value(json_object_get(status, "next_step")), STEPS);
+    json_t *balance = json_object_get(status, "balance");
+    assert_true(json_integer_value(json_object_get(balance, "total_ppm")) >= 1000000);
     json_t *books = json_array_get(json_object_get(status, "datasets"), 0);
     json_int_t arrived = json_integer_value(json_object_get(books, "arrived_tokens"));
     json_int_t delivered = json_integer_value(json_object_get(books, "delivered_tokens"));
