@@ -6,6 +6,7 @@
 #define BALLAST_CLIENT_DEADLINE_H
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdint.h>
 #include <time.h>
@@ -21,6 +22,15 @@ static inline int64_t deadline_now_ns(void) {
 /* timeout_ms below 0: never. */
 static inline int64_t deadline_in_ms(int timeout_ms) {
     return timeout_ms < 0 ? DEADLINE_NEVER : deadline_now_ns() + (int64_t)timeout_ms * 1000000;
+}
+
+/* What is left in milliseconds, rounded up; -1: for ever. */
+static inline int deadline_left_ms(int64_t deadline_ns) {
+    if (deadline_ns == DEADLINE_NEVER) {
+        return -1;
+    }
+    int64_t left_ms = (deadline_ns - deadline_now_ns() + 999999) / 1000000;
+    return left_ms <= 0 ? 0 : left_ms > INT_MAX ? INT_MAX : (int)left_ms;
 }
 
 static inline int64_t deadline_earlier(int64_t a, int64_t b) {

@@ -1,0 +1,243 @@
+/* batch: see batch.h. */
+#include "client/batch.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* Of one batch's arrays, which are smaller than the message that they come from. */
+#define BATCH_ARENA_BYTES_MAX ((size_t)128 << 20)
+#define BATCH_DIGEST_BYTES    16u
+
+void batch_init(struct batch *batch) {
+    *batch = (struct batch){0};
+    arena_init(&batch->arena, BATCH_ARENA_BYTES_MAX);
+}
+
+void batch_deinit(struct batch *batch) {
+    batch_release(batch);
+    arena_deinit(&batch->arena);
+}
+
+void batch_release(struct batch *batch) {
+    slab_drop(batch->slab);
+    batch->slab = NULL;
+    batch->slot = NULL;
+    batch->held = false;
+}
+
+static int batch_impossible(const char *what, struct error *error) {
+    return error_set(error, -EPROTO, "the daemon sent an impossible batch: %s", what);
+}
+
+/* Lays the documents out as in the slot: their tokens one after the other, then successors. */
+static int batch_lay_out(struct batch *batch, uint64_t *successor_count, struct error *error) {
+    const struct ballast_document *documents = batch->view.documents;
+    uint32_t count = batch->view.document_count;
+    uint64_t *first_rows = arena_array(&batch->arena, count, sizeof *first_rows);
+    uint64_t *successors = arena_array(&batch->arena, count, sizeof *successors);
+    if (first_rows == NULL || successors == NULL) {
+        return error_set(error, -ENOMEM, "a batch of %u documents: out of memory", count);
+    }
+    uint64_t row = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        first_rows[i] = row;
+        row += documents[i].length;
+    }
+    uint64_t end = row;
+    for (uint32_t i = 0; i < count; i++) {
+        bool last = documents[i].offset + documents[i].length == documents[i].document_length;
+        successors[i] = last ? GATHER_NO_SUCCESSOR : end++;
+    }
+    *successor_count = end - row;
+    batch->rows.first_rows = first_rows;
+    batch->rows.successors = successors;
+    return 0;
+}
+
+static int batch_read_documents(struct batch *batch, const Ballast__V1__MicroBatch *plan,
+                                uint64_t tokens_max, struct error *error) {
+    size_t count = plan->n_documents;
+    struct ballast_document *documents = arena_array(&batch->arena, count, sizeof *documents);
+    if (documents == NULL) {
+        return error_set(error, -ENOMEM, "a batch of %zu documents: out of memory", count);
+    }
+    uint64_t tokens = 0;
+    for (size_t i = 0; i < count; i++) {
+        const Ballast__V1__Document *from = plan->documents[i];
+        if (from->length == 0 || (uint64_t)from->offset + from->length > from->document_length) {
+            return batch_impossible("a part that is not within its document", error);
+        }
+        documents[i] = (struct ballast_document){
+            .dataset = from->dataset,
+            .document = from->document,
+            .offset = from->offset,
+            .length = from->length,
+            .document_length = from->document_length,
+            .nominal_step = from->nominal_step,
+            .epoch = from->epoch,
+        };
+        tokens += from->length;
+    }
+    if (tokens != plan->tokens || tokens > tokens_max) {
+        return batch_impossible("its documents are not as long as it says", error);
+    }
+    batch->view.documents = documents;
+    batch->view.document_count = (uint32_t)count;
+    batch->slot_tokens = tokens;
+    batch->rows.documents = documents;
+    return 0;
+}
+
+static int batch_read_fragments(struct batch *batch, const Ballast__V1__RankShard *shard,
+                                struct error *error) {
+    size_t count = shard->n_fragments;
+    struct ballast_fragment *fragments = arena_array(&batch->arena, count, sizeof *fragments);
+    if (fragments == NULL) {
+        return error_set(error, -ENOMEM, "a batch of %zu fragments: out of memory", count);
+    }
+    uint64_t row = 0;
+    for (size_t i = 0; i < count; i++) {
+        const Ballast__V1__Fragment *from = shard->fragments[i];
+        if (from->document >= batch->view.document_count || from->length == 0 ||
+            (uint64_t)from->start + from->length > batch->view.documents[from->document].length) {
+            return batch_impossible("a fragment that is not within its part", error);
+        }
+        fragments[i] = (struct ballast_fragment){
+            .document = from->document,
+            .start = from->start,
+            .length = from->length,
+            .row = (uint32_t)row,
+        };
+        row += from->length;
+        if (row > shard->rows) {
+            return batch_impossible("more fragments than rows", error);
+        }
+    }
+    if (shard->pad_rows != shard->rows - row) {
+        return batch_impossible("its fragments and pad rows are not its rows", error);
+    }
+    batch->view.fragments = fragments;
+    batch->view.fragment_count = (uint32_t)count;
+    batch->view.rows = shard->rows;
+    batch->view.pad_rows = shard->pad_rows;
+    batch->rows.fragments = fragments;
+    batch->rows.fragment_count = (uint32_t)count;
+    batch->rows.pad_rows = shard->pad_rows;
+    return 0;
+}
+
+static int batch_read_slot(struct batch *batch, const Ballast__V1__Batch *message,
+                           const struct batch_context *context, uint64_t successors,
+                           struct error *error) {
+    uint32_t token_bytes = context->job->token_bytes;
+    if (message->slab_bytes == 0) {
+        return context->slot_wanted && batch->slot_tokens > 0
+                   ? batch_impossible("no slot, though tokens were asked for", error)
+                   : 0;
+    }
+    if (context->slab == NULL) {
+        return context->slot_wanted ? batch_impossible("a slot without a slab", error) : 0;
+    }
+    uint64_t end = slab_bytes(context->slab);
+    if (message->slab_bytes != (batch->slot_tokens + successors) * token_bytes) {
+        return batch_impossible("its slot is not as long as its documents", error);
+    }
+    if (message->slab_offset % SLAB_SLOT_HEADER_BYTES != 0 || message->slab_offset > end ||
+        end - message->slab_offset < SLAB_SLOT_HEADER_BYTES ||
+        end - message->slab_offset - SLAB_SLOT_HEADER_BYTES < message->slab_bytes) {
+        return batch_impossible("its slot is not within the slab", error);
+    }
+    batch->slab = slab_hold(context->slab);
+    batch->slot = slab_at(context->slab, message->slab_offset);
+    batch->slot_generation = message->slot_generation;
+    batch->rows.tokens = batch->slot + SLAB_SLOT_HEADER_BYTES;
+    batch->rows.token_bytes = token_bytes;
+    return 0;
+}
+
+/* Judges what must be there before anything is read, and finds this rank's shard. */
+static int batch_check(const Ballast__V1__Batch *message, const struct batch_context *context,
+                       const Ballast__V1__RankShard **shard, struct error *error) {
+    const Ballast__V1__MicroBatch *plan = message->plan;
+    if (message->id == NULL || plan == NULL || plan->sharding == NULL ||
+        message->plan_digest.len != BATCH_DIGEST_BYTES) {
+        return batch_impossible("id, plan, sharding or digest is missing", error);
+    }
+    if (plan->sharding->n_ranks != context->job->cp) {
+        return batch_impossible("not one shard per context-parallel rank", error);
+    }
+    *shard = plan->sharding->ranks[context->cp];
+    if ((*shard)->rows > context->job->tokens_max) {
+        return batch_impossible("more rows than tokens_max", error);
+    }
+    return 0;
+}
+
+int batch_read(struct batch *batch, const Ballast__V1__Batch *message,
+               const struct batch_context *context, struct error *error) {
+    const Ballast__V1__RankShard *shard = NULL;
+    assert(!batch->held && batch->slab == NULL);
+    int code = batch_check(message, context, &shard, error);
+    if (code < 0) {
+        return code;
+    }
+    arena_reset(&batch->arena);
+    batch->rows = (struct gather_rows){0};
+    batch->view = (struct ballast_batch){
+        .step = message->id->step,
+        .dp = message->id->dp,
+        .index = message->id->index,
+        .layout = (uint32_t)message->plan->sharding->layout,
+        .loss_denominator = message->loss_denominator,
+        .label_tokens = message->label_tokens,
+    };
+    memcpy(batch->view.plan_digest, message->plan_digest.data, BATCH_DIGEST_BYTES);
+    uint64_t successors = 0;
+    code = batch_read_documents(batch, message->plan, context->job->tokens_max, error);
+    if (code == 0) {
+        code = batch_lay_out(batch, &successors, error);
+    }
+    if (code == 0) {
+        code = batch_read_fragments(batch, shard, error);
+    }
+    if (code == 0) {
+        code = batch_read_slot(batch, message, context, successors, error);
+    }
+    return code;
+}
+
+static int64_t batch_gather_slot(const struct batch *batch, enum ballast_column column,
+                                 enum ballast_type type, void *out) {
+    if (batch->slot == NULL) {
+        return -EINVAL;
+    }
+    if (slab_generation_begin(batch->slot) != batch->slot_generation) {
+        return -ESTALE;
+    }
+    if (column == BALLAST_TOKENS) {
+        gather_tokens(&batch->rows, type, out);
+    } else {
+        gather_labels(&batch->rows, type, out);
+    }
+    if (slab_generation_end(batch->slot) != batch->slot_generation) {
+        return -ESTALE;
+    }
+    return (int64_t)batch->view.rows;
+}
+
+int64_t batch_gather(const struct batch *batch, enum ballast_column column, enum ballast_type type,
+                     void *out, size_t capacity) {
+    if (batch->view.rows > capacity) {
+        return -ENOBUFS;
+    }
+    if (column == BALLAST_POSITIONS) {
+        gather_positions(&batch->rows, type, out);
+    } else if (batch->slot_tokens > 0) {
+        return batch_gather_slot(batch, column, type, out);
+    } else if (column == BALLAST_TOKENS) {
+        gather_tokens(&batch->rows, type, out);
+    } else {
+        gather_labels(&batch->rows, type, out);
+    }
+    return (int64_t)batch->view.rows;
+}

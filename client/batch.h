@@ -1,0 +1,51 @@
+/* batch: a micro-batch from its message to what a rank reads.
+ *
+ * Everything that a caller will index with is checked once, here, against the slab and the job; the
+ * gather loops then run without a check. A daemon that sends nonsense is a protocol error. */
+#ifndef BALLAST_CLIENT_BATCH_H
+#define BALLAST_CLIENT_BATCH_H
+
+#include "ballast.pb-c.h"
+#include "client/ballast.h"
+#include "client/gather.h"
+#include "client/slab.h"
+#include "proto/arena.h"
+
+#include <stdbool.h>
+
+struct batch {
+    struct ballast_batch view; /* what the caller holds; its arrays stand in the arena */
+    struct arena arena;        /* reset when the next batch is read into this record */
+    bool held;                 /* given out and not released */
+    uint64_t connection;       /* number of the connection that brought it */
+    struct slab *slab;         /* a reference while held, NULL without a slot */
+    const uint8_t *slot;       /* header of the slot */
+    uint64_t slot_generation;
+    uint64_t slot_tokens; /* of all parts, without successors */
+    struct gather_rows rows;
+};
+
+/* What the batch must agree with. */
+struct batch_context {
+    const struct ballast_job *job;
+    struct slab *slab; /* NULL: plans only */
+    uint32_t cp;
+    bool slot_wanted; /* tokens or labels */
+};
+
+void batch_init(struct batch *batch);
+void batch_deinit(struct batch *batch);
+
+/* Fills a free record from a message, without keeping pointers into it; the caller then marks it
+ * held. -EPROTO with the contradiction named, -ENOMEM; the record stays free. */
+int batch_read(struct batch *batch, const Ballast__V1__Batch *message,
+               const struct batch_context *context, struct error *error);
+
+/* Gives up the slot. */
+void batch_release(struct batch *batch);
+
+/* ballast_gather's work: rows written, -ENOBUFS, -ESTALE, or -EINVAL without a slot to read. */
+int64_t batch_gather(const struct batch *batch, enum ballast_column column, enum ballast_type type,
+                     void *out, size_t capacity);
+
+#endif

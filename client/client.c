@@ -1,0 +1,549 @@
+/* client: libballast, see ballast.h.
+ *
+ * The position (step, index) is the next batch to give out. It belongs to the client and not to the
+ * connection, and every event from the daemon must be exactly the one that comes next, so however
+ * often the daemon goes away, a rank sees each batch once and in order. Batches given out live in a
+ * fixed array, one record per credit: a free record is a credit, so the daemon can never send more
+ * than fits. A batch keeps its slab mapped until it is released, also over a reconnect; what its
+ * slot holds by then, the generation says. */
+#include "client/ballast.h"
+
+#include "client/batch.h"
+#include "client/deadline.h"
+#include "client/link.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CLIENT_SOCKET          "/run/ballast/ballast.sock"
+#define CLIENT_SOCKET_VARIABLE "BALLAST_SOCKET"
+#define CLIENT_SERVICE         "ballast.v1.Loader"
+#define CLIENT_CREDITS_MAX     1024u
+#define CLIENT_EVENT_BYTES_MAX ((size_t)256 << 20) /* one frame, unpacked */
+#define CLIENT_DIGEST_BYTES    16u
+#define CLIENT_PARTS_ALL       (BALLAST_PART_PLAN | BALLAST_PART_TOKENS | BALLAST_PART_LABELS)
+
+struct ballast {
+    pid_t pid;
+    struct link link;
+    struct error error;
+    uint64_t stream_connection; /* number of the connection that the stream is open on */
+    bool placed;                /* step and index are known */
+    uint64_t step;              /* position: the next batch ... */
+    uint32_t index;             /* ... or, at micro_batches, the end of the step */
+    bool digest_known;          /* a batch of this step was seen */
+    uint8_t digest[CLIENT_DIGEST_BYTES];
+    bool ended;
+    uint64_t event_step;
+    uint8_t event_digest[CLIENT_DIGEST_BYTES]; /* of the last step that ended */
+    int64_t waited_ns;                         /* in ballast_next, since the last event */
+    struct arena event;
+    uint32_t credits;
+    struct batch *batches; /* `credits` of them */
+};
+
+static int client_check_options(const struct ballast_options *options, struct error *error) {
+    if (options->size != sizeof *options) {
+        return error_set(error, -EINVAL,
+                         "options.size is %zu, not %zu: start from BALLAST_OPTIONS_INIT and the "
+                         "header that belongs to this library",
+                         options->size, sizeof *options);
+    }
+    if (options->parts == 0 || (options->parts & ~(uint32_t)CLIENT_PARTS_ALL) != 0) {
+        return error_set(error, -EINVAL, "options.parts is %u, not bits of enum ballast_part",
+                         options->parts);
+    }
+    if (options->credits == 0 || options->credits > CLIENT_CREDITS_MAX) {
+        return error_set(error, -EINVAL, "options.credits is %u, not within 1 to %u",
+                         options->credits, CLIENT_CREDITS_MAX);
+    }
+    return 0;
+}
+
+static const char *client_socket(const struct ballast_options *options) {
+    const char *path = options->socket;
+    if (path == NULL) {
+        path = getenv(CLIENT_SOCKET_VARIABLE);
+    }
+    return path == NULL || path[0] == '\0' ? CLIENT_SOCKET : path;
+}
+
+static int client_link_options(const struct ballast_options *options, struct link_options *out,
+                               struct error *error) {
+    const char *path = client_socket(options);
+    const char *name = options->name == NULL ? program_invocation_short_name : options->name;
+    *out = (struct link_options){
+        .dp = options->dp,
+        .pp = options->pp,
+        .cp = options->cp,
+        .tp = options->tp,
+        .parts = options->parts,
+        .connect_timeout_ms = options->connect_timeout_ms,
+    };
+    if (strlen(path) >= sizeof out->path) {
+        return error_set(error, -ENAMETOOLONG, "socket path %s has %zu bytes, at most %zu fit",
+                         path, strlen(path), sizeof out->path - 1);
+    }
+    memcpy(out->path, path, strlen(path) + 1);
+    (void)snprintf(out->name, sizeof out->name, "%.96s libballast/%s", name, BALLAST_VERSION);
+    if (options->job_digest != NULL) {
+        memcpy(out->job_digest, options->job_digest, sizeof out->job_digest);
+        out->job_known = true;
+    }
+    return 0;
+}
+
+static int client_create_batches(struct ballast *client, uint32_t credits) {
+    client->batches = calloc(credits, sizeof *client->batches);
+    if (client->batches == NULL) {
+        return error_set(&client->error, -ENOMEM, "out of memory");
+    }
+    client->credits = credits;
+    for (uint32_t i = 0; i < credits; i++) {
+        batch_init(&client->batches[i]);
+    }
+    return 0;
+}
+
+static uint32_t client_held(const struct ballast *client) {
+    uint32_t held = 0;
+    for (uint32_t i = 0; i < client->credits; i++) {
+        held += client->batches[i].held;
+    }
+    return held;
+}
+
+static struct batch *client_free_batch(struct ballast *client) {
+    for (uint32_t i = 0; i < client->credits; i++) {
+        if (!client->batches[i].held) {
+            return &client->batches[i];
+        }
+    }
+    return NULL;
+}
+
+/* The record behind a batch that the caller holds, NULL for any other pointer. */
+static struct batch *client_find_batch(struct ballast *client, const struct ballast_batch *view) {
+    for (uint32_t i = 0; i < client->credits; i++) {
+        if (&client->batches[i].view == view && client->batches[i].held) {
+            return &client->batches[i];
+        }
+    }
+    return NULL;
+}
+
+/* Every public call but ballast_close and ballast_error begins here. */
+static int client_enter(struct ballast *client) {
+    if (client->pid != getpid()) {
+        return error_set(&client->error, -EINVAL,
+                         "this client belongs to process %d; after fork, open one of its own",
+                         (int)client->pid);
+    }
+    return 0;
+}
+
+static bool client_streaming(const struct ballast *client) {
+    return client->link.state == LINK_READY &&
+           client->stream_connection == client->link.connections;
+}
+
+/* Opens the stream of a new connection at the position, with a credit for each free record. */
+static int client_open_stream(struct ballast *client, struct error *error) {
+    const struct ballast_job *job = &client->link.job;
+    Ballast__V1__StreamRequest request = BALLAST__V1__STREAM_REQUEST__INIT;
+    Ballast__V1__BatchId from = BALLAST__V1__BATCH_ID__INIT;
+    if (!client->placed) {
+        client->step = job->next_step;
+        client->index = 0;
+        client->placed = true;
+    }
+    if (client->index > job->micro_batches) {
+        return error_set(error, -EINVAL, "index %u is beyond the %u micro-batches of a step",
+                         client->index, job->micro_batches);
+    }
+    from.step = client->step;
+    from.dp = client->link.options.dp;
+    from.index = client->index;
+    request.credits = client->credits - client_held(client);
+    request.from = &from;
+    int code = call_stream_open(client->link.channel, CLIENT_SERVICE, "Stream", error);
+    if (code == 0) {
+        code = call_stream_send(client->link.channel, &request.base, error);
+    }
+    if (code == 0) {
+        client->stream_connection = client->link.connections;
+    }
+    return code;
+}
+
+/* What a failed call means for the connection: 0 lost, to be tried again; else the failure, after
+ * which the connection is closed, since what the daemon sent is not what it should have. */
+static int client_failed(struct ballast *client, int code, const struct error *why) {
+    if (link_lost(&client->link, code)) {
+        link_lose(&client->link, why);
+        return 0;
+    }
+    link_close(&client->link);
+    return error_set(&client->error, code, "%s", why->text);
+}
+
+/* Gets a stream that is open at the position: 1, 0 when the deadline passed, or negative. */
+static int client_connect(struct ballast *client, int64_t deadline_ns) {
+    for (;;) {
+        struct error failure = {0};
+        int code = link_advance(&client->link, deadline_ns, &client->error);
+        if (code <= 0 || client_streaming(client)) {
+            return code;
+        }
+        code = client_open_stream(client, &failure);
+        if (code < 0) {
+            code = client_failed(client, code, &failure);
+        }
+        if (code < 0) {
+            return code;
+        }
+    }
+}
+
+int ballast_open(const struct ballast_options *options, struct ballast **out) {
+    struct link_options link_options;
+    struct ballast *client = calloc(1, sizeof *client);
+    *out = client;
+    if (client == NULL) {
+        return -ENOMEM;
+    }
+    client->pid = getpid();
+    client->link.data_fd = -1;
+    arena_init(&client->event, CLIENT_EVENT_BYTES_MAX);
+    int code = client_check_options(options, &client->error);
+    if (code == 0) {
+        code = client_link_options(options, &link_options, &client->error);
+    }
+    if (code == 0) {
+        code = client_create_batches(client, options->credits);
+    }
+    if (code < 0) {
+        return code;
+    }
+    link_init(&client->link, &link_options);
+    if (options->from_step != UINT64_MAX) {
+        client->step = options->from_step;
+        client->index = options->from_index;
+        client->placed = true;
+    }
+    code = client_connect(client, DEADLINE_NEVER);
+    return code < 0 ? code : 0;
+}
+
+void ballast_close(struct ballast *client) {
+    if (client == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < client->credits; i++) {
+        batch_deinit(&client->batches[i]);
+    }
+    free(client->batches);
+    link_deinit(&client->link);
+    arena_deinit(&client->event);
+    free(client);
+}
+
+const char *ballast_error(const struct ballast *client) {
+    return client == NULL ? "out of memory" : client->error.text;
+}
+
+int ballast_job(const struct ballast *client, struct ballast_job *out) {
+    if (client->link.connections == 0) {
+        return -ENOTCONN;
+    }
+    *out = client->link.job;
+    return 0;
+}
+
+uint64_t ballast_step(const struct ballast *client) {
+    return client->event_step;
+}
+
+const uint8_t *ballast_digest(const struct ballast *client) {
+    return client->event_digest;
+}
+
+int ballast_fd(const struct ballast *client) {
+    return link_fd(&client->link);
+}
+
+static int client_unexpected(const struct ballast *client, const char *what, uint64_t step,
+                             uint32_t index, struct error *error) {
+    return error_set(
+        error, -EPROTO, "the daemon sent %s %llu.%u where step %llu, index %u comes next", what,
+        (unsigned long long)step, index, (unsigned long long)client->step, client->index);
+}
+
+/* One plan per step: every digest of the step must be the same, on whatever connection it came. */
+static int client_check_digest(struct ballast *client, const uint8_t *digest, struct error *error) {
+    if (client->digest_known && memcmp(client->digest, digest, CLIENT_DIGEST_BYTES) != 0) {
+        return error_set(error, -EPROTO, "the daemon changed its plan of step %llu midway",
+                         (unsigned long long)client->step);
+    }
+    memcpy(client->digest, digest, CLIENT_DIGEST_BYTES);
+    client->digest_known = true;
+    return 0;
+}
+
+static int client_take_batch(struct ballast *client, const Ballast__V1__Batch *message,
+                             const struct ballast_batch **out, struct error *error) {
+    const Ballast__V1__BatchId *id = message->id;
+    const struct link *link = &client->link;
+    if (id == NULL || id->step != client->step || id->dp != link->options.dp ||
+        id->index != client->index || id->index >= link->job.micro_batches) {
+        return client_unexpected(client, "batch", id == NULL ? 0 : id->step,
+                                 id == NULL ? 0 : id->index, error);
+    }
+    struct batch *batch = client_free_batch(client);
+    if (batch == NULL) {
+        return error_set(error, -EPROTO, "the daemon sent more batches than it had credits for");
+    }
+    struct batch_context context = {
+        .job = &link->job,
+        .slab = link->slab,
+        .cp = link->options.cp,
+        .slot_wanted = (link->options.parts & ~(uint32_t)BALLAST_PART_PLAN) != 0,
+    };
+    int code = batch_read(batch, message, &context, error);
+    if (code == 0) {
+        code = client_check_digest(client, batch->view.plan_digest, error);
+    }
+    if (code < 0) {
+        batch_release(batch);
+        return code;
+    }
+    batch->held = true;
+    batch->connection = link->connections;
+    client->event_step = client->step;
+    client->index++;
+    *out = &batch->view;
+    return BALLAST_BATCH;
+}
+
+static int client_take_end_of_step(struct ballast *client, const Ballast__V1__EndOfStep *message,
+                                   struct error *error) {
+    if (message->step != client->step || client->index != client->link.job.micro_batches) {
+        return client_unexpected(client, "the end of step", message->step, 0, error);
+    }
+    if (message->plan_digest.len != CLIENT_DIGEST_BYTES) {
+        return error_set(error, -EPROTO, "the daemon sent a digest of %zu bytes",
+                         message->plan_digest.len);
+    }
+    int code = client_check_digest(client, message->plan_digest.data, error);
+    if (code < 0) {
+        return code;
+    }
+    memcpy(client->event_digest, message->plan_digest.data, CLIENT_DIGEST_BYTES);
+    client->event_step = client->step;
+    client->step++;
+    client->index = 0;
+    client->digest_known = false;
+    return BALLAST_END_OF_STEP;
+}
+
+static int client_take_end_of_data(struct ballast *client, const Ballast__V1__EndOfData *message,
+                                   struct error *error) {
+    if (message->step != client->step || client->index != 0) {
+        return client_unexpected(client, "the end of data at step", message->step, 0, error);
+    }
+    client->event_step = client->step;
+    client->ended = true;
+    return BALLAST_END_OF_DATA;
+}
+
+static int client_take(struct ballast *client, const Ballast__V1__StreamResponse *message,
+                       const struct ballast_batch **batch, struct error *error) {
+    switch (message->event_case) {
+    case BALLAST__V1__STREAM_RESPONSE__EVENT_BATCH:
+        return client_take_batch(client, message->batch, batch, error);
+    case BALLAST__V1__STREAM_RESPONSE__EVENT_END_OF_STEP:
+        return client_take_end_of_step(client, message->end_of_step, error);
+    case BALLAST__V1__STREAM_RESPONSE__EVENT_END_OF_DATA:
+        return client_take_end_of_data(client, message->end_of_data, error);
+    default:
+        return error_set(error, -EPROTO, "the daemon sent an event that this client does not know");
+    }
+}
+
+/* The next event, or 0 when the deadline passed. */
+static int client_wait(struct ballast *client, int64_t deadline_ns,
+                       const struct ballast_batch **batch) {
+    for (;;) {
+        struct error failure = {0};
+        ProtobufCMessage *message = NULL;
+        int code = client_connect(client, deadline_ns);
+        if (code <= 0) {
+            return code;
+        }
+        arena_reset(&client->event);
+        code = call_stream_next(client->link.channel, &ballast__v1__stream_response__descriptor,
+                                &client->event, &message, deadline_left_ms(deadline_ns), &failure);
+        if (code == 0) {
+            return 0;
+        }
+        if (code == 1) {
+            code = client_take(client, (const Ballast__V1__StreamResponse *)message, batch,
+                               &failure);
+        }
+        if (code > 0) {
+            link_progress(&client->link);
+            return code;
+        }
+        code = client_failed(client, code, &failure);
+        if (code < 0) {
+            return code;
+        }
+    }
+}
+
+int ballast_next(struct ballast *client, int timeout_ms, const struct ballast_batch **batch) {
+    const struct ballast_batch *taken = NULL;
+    int64_t begin_ns = deadline_now_ns();
+    int code = client_enter(client);
+    if (code < 0) {
+        return code;
+    }
+    if (client->ended) {
+        return BALLAST_END_OF_DATA;
+    }
+    bool stuck = client_held(client) == client->credits &&
+                 client->index < client->link.job.micro_batches;
+    code = client_wait(client, stuck ? begin_ns : deadline_in_ms(timeout_ms), &taken);
+    client->waited_ns += deadline_now_ns() - begin_ns;
+    if (code == 0 && stuck) {
+        return error_set(&client->error, -EBUSY,
+                         "all %u batches are held; release one, or open with more credits",
+                         client->credits);
+    }
+    if (code == BALLAST_BATCH) {
+        client_find_batch(client, taken)->view.waited_us = (uint64_t)client->waited_ns / 1000;
+        *batch = taken;
+    }
+    if (code > 0) {
+        client->waited_ns = 0;
+    }
+    return code;
+}
+
+int64_t ballast_gather(struct ballast *client, const struct ballast_batch *batch,
+                       enum ballast_column column, enum ballast_type type, void *out,
+                       size_t capacity) {
+    int code = client_enter(client);
+    if (code < 0) {
+        return code;
+    }
+    const struct batch *record = client_find_batch(client, batch);
+    uint32_t parts = client->link.options.parts;
+    if (record == NULL) {
+        return error_set(&client->error, -EINVAL, "this batch is not held: released already?");
+    }
+    if (type != BALLAST_INT32 && type != BALLAST_INT64) {
+        return error_set(&client->error, -EINVAL, "type %d is neither int32 nor int64", (int)type);
+    }
+    if ((column == BALLAST_TOKENS && (parts & BALLAST_PART_TOKENS) == 0) ||
+        (column == BALLAST_LABELS && (parts & BALLAST_PART_LABELS) == 0)) {
+        return error_set(&client->error, -EINVAL, "%s were not among options.parts",
+                         column == BALLAST_TOKENS ? "tokens" : "labels");
+    }
+    int64_t rows = batch_gather(record, column, type, out, capacity);
+    switch (rows) {
+    case -ENOBUFS:
+        return error_set(&client->error, -ENOBUFS, "%llu rows do not fit a buffer of %zu",
+                         (unsigned long long)batch->rows, capacity);
+    case -ESTALE:
+        return error_set(&client->error, -ESTALE,
+                         "the slot of step %llu, index %u was reused: this rank was too slow",
+                         (unsigned long long)batch->step, batch->index);
+    default:
+        return rows;
+    }
+}
+
+int ballast_cu_seqlens(const struct ballast_batch *batch, int32_t *q, int32_t *k, size_t capacity) {
+    uint64_t q_sum = 0, k_sum = 0;
+    if (capacity < (size_t)batch->fragment_count + 1) {
+        return -ENOBUFS;
+    }
+    for (uint32_t i = 0; i <= batch->fragment_count; i++) {
+        if (q_sum > INT32_MAX || k_sum > INT32_MAX) {
+            return -ERANGE;
+        }
+        if (q != NULL) {
+            q[i] = (int32_t)q_sum;
+        }
+        if (k != NULL) {
+            k[i] = (int32_t)k_sum;
+        }
+        if (i < batch->fragment_count) {
+            const struct ballast_fragment *fragment = &batch->fragments[i];
+            q_sum += fragment->length;
+            k_sum += (uint64_t)fragment->start + fragment->length;
+        }
+    }
+    return (int)batch->fragment_count + 1;
+}
+
+int ballast_release(struct ballast *client, const struct ballast_batch *batch) {
+    int code = client_enter(client);
+    if (code < 0) {
+        return code;
+    }
+    struct batch *record = client_find_batch(client, batch);
+    if (record == NULL) {
+        return error_set(&client->error, -EINVAL, "this batch is not held: released already?");
+    }
+    batch_release(record);
+    if (!client_streaming(client)) {
+        return 0; /* the next stream is opened with this credit, and knows nothing of the batch */
+    }
+    struct error failure = {0};
+    Ballast__V1__StreamRequest request = BALLAST__V1__STREAM_REQUEST__INIT;
+    Ballast__V1__BatchId id = BALLAST__V1__BATCH_ID__INIT;
+    Ballast__V1__BatchId *released[] = {&id};
+    request.credits = 1;
+    if (record->connection == client->link.connections) {
+        id.step = batch->step;
+        id.dp = batch->dp;
+        id.index = batch->index;
+        request.released = released;
+        request.n_released = 1;
+    }
+    code = call_stream_send(client->link.channel, &request.base, &failure);
+    return code < 0 ? client_failed(client, code, &failure) : 0;
+}
+
+int ballast_commit(struct ballast *client, uint64_t step) {
+    Ballast__V1__CommitRequest request = BALLAST__V1__COMMIT_REQUEST__INIT;
+    int code = client_enter(client);
+    if (code < 0) {
+        return code;
+    }
+    request.step = step;
+    for (;;) {
+        struct error failure = {0};
+        ProtobufCMessage *response = NULL;
+        code = link_advance(&client->link, DEADLINE_NEVER, &client->error);
+        if (code < 0) {
+            return code;
+        }
+        arena_reset(&client->event);
+        code = call_unary(client->link.channel, CLIENT_SERVICE, "Commit", &request.base,
+                          &ballast__v1__commit_response__descriptor, &client->event, &response,
+                          client->link.options.connect_timeout_ms, &failure);
+        if (code == 0) {
+            link_progress(&client->link);
+            return 0;
+        }
+        if (!link_lost(&client->link, code)) {
+            return error_set(&client->error, code, "%s", failure.text);
+        }
+        link_lose(&client->link, &failure);
+    }
+}

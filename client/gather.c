@@ -1,0 +1,109 @@
+/* gather: see gather.h. The four copy loops and the two filling ones have no branches and no
+ * aliasing, so that the compiler turns each into vector code. */
+#include "client/gather.h"
+
+#include <string.h>
+
+static void gather_u16_as_i32(const uint16_t *restrict in, int32_t *restrict out, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) {
+        out[i] = in[i];
+    }
+}
+
+static void gather_u16_as_i64(const uint16_t *restrict in, int64_t *restrict out, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) {
+        out[i] = in[i];
+    }
+}
+
+static void gather_u32_as_i64(const uint32_t *restrict in, int64_t *restrict out, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) {
+        out[i] = in[i];
+    }
+}
+
+/* Copies tokens [first, first + count) of the slot to out[row...]. */
+static void gather_copy(const struct gather_rows *rows, uint64_t first, uint64_t count,
+                        enum ballast_type type, void *out, uint64_t row) {
+    const void *in = rows->tokens + first * rows->token_bytes;
+    if (type == BALLAST_INT32) {
+        int32_t *to = (int32_t *)out + row;
+        if (rows->token_bytes == 2) {
+            gather_u16_as_i32(in, to, count);
+        } else {
+            memcpy(to, in, count * sizeof *to);
+        }
+    } else {
+        int64_t *to = (int64_t *)out + row;
+        if (rows->token_bytes == 2) {
+            gather_u16_as_i64(in, to, count);
+        } else {
+            gather_u32_as_i64(in, to, count);
+        }
+    }
+}
+
+/* Writes value, value + step, value + 2 * step, ... to out[row...]. */
+static void gather_series(int64_t value, int64_t step, uint64_t count, enum ballast_type type,
+                          void *out, uint64_t row) {
+    if (type == BALLAST_INT32) {
+        int32_t *restrict to = (int32_t *)out + row;
+        int32_t first = (int32_t)value, stride = (int32_t)step;
+        for (uint64_t i = 0; i < count; i++) {
+            to[i] = first + stride * (int32_t)i;
+        }
+    } else {
+        int64_t *restrict to = (int64_t *)out + row;
+        for (uint64_t i = 0; i < count; i++) {
+            to[i] = value + step * (int64_t)i;
+        }
+    }
+}
+
+void gather_tokens(const struct gather_rows *rows, enum ballast_type type, void *out) {
+    uint64_t row = 0;
+    for (uint32_t i = 0; i < rows->fragment_count; i++) {
+        const struct ballast_fragment *fragment = &rows->fragments[i];
+        uint64_t first = rows->first_rows[fragment->document] + fragment->start;
+        gather_copy(rows, first, fragment->length, type, out, row);
+        row += fragment->length;
+    }
+    gather_series(0, 0, rows->pad_rows, type, out, row);
+}
+
+/* Label of the last row of a part. */
+static void gather_last_label(const struct gather_rows *rows, uint32_t document,
+                              enum ballast_type type, void *out, uint64_t row) {
+    uint64_t successor = rows->successors[document];
+    if (successor == GATHER_NO_SUCCESSOR) {
+        gather_series(GATHER_LABEL_NONE, 0, 1, type, out, row);
+    } else {
+        gather_copy(rows, successor, 1, type, out, row);
+    }
+}
+
+void gather_labels(const struct gather_rows *rows, enum ballast_type type, void *out) {
+    uint64_t row = 0;
+    for (uint32_t i = 0; i < rows->fragment_count; i++) {
+        const struct ballast_fragment *fragment = &rows->fragments[i];
+        uint64_t end = (uint64_t)fragment->start + fragment->length;
+        uint64_t last = end == rows->documents[fragment->document].length;
+        uint64_t first = rows->first_rows[fragment->document] + fragment->start + 1;
+        gather_copy(rows, first, fragment->length - last, type, out, row);
+        row += fragment->length;
+        if (last == 1) {
+            gather_last_label(rows, fragment->document, type, out, row - 1);
+        }
+    }
+    gather_series(GATHER_LABEL_NONE, 0, rows->pad_rows, type, out, row);
+}
+
+void gather_positions(const struct gather_rows *rows, enum ballast_type type, void *out) {
+    uint64_t row = 0;
+    for (uint32_t i = 0; i < rows->fragment_count; i++) {
+        const struct ballast_fragment *fragment = &rows->fragments[i];
+        gather_series(fragment->start, 1, fragment->length, type, out, row);
+        row += fragment->length;
+    }
+    gather_series(0, 0, rows->pad_rows, type, out, row);
+}

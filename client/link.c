@@ -1,0 +1,318 @@
+/* link: see link.h. */
+#include "client/link.h"
+
+#include "ballast.pb-c.h"
+#include "client/deadline.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#define LINK_PAUSE_NS_MIN    ((int64_t)10 * 1000000)
+#define LINK_PAUSE_NS_MAX    ((int64_t)500 * 1000000)
+#define LINK_HELLO_BYTES_MAX ((size_t)1 << 20)
+#define LINK_PROTOCOL        1u
+#define LINK_ROWS_MAX        ((uint64_t)INT32_MAX) /* positions and cu_seqlens are 32 bits */
+
+void link_init(struct link *link, const struct link_options *options) {
+    *link = (struct link){.options = *options, .data_fd = -1, .pause_ns = LINK_PAUSE_NS_MIN};
+}
+
+void link_deinit(struct link *link) {
+    link_close(link);
+}
+
+void link_close(struct link *link) {
+    call_close(link->channel);
+    link->channel = NULL;
+    if (link->data_fd >= 0) {
+        close(link->data_fd);
+    }
+    link->data_fd = -1;
+    slab_drop(link->slab);
+    link->slab = NULL;
+    link->state = LINK_DOWN;
+    link->give_up_ns = 0;
+    link->retry_ns = 0;
+    link->pause_ns = LINK_PAUSE_NS_MIN;
+}
+
+static void link_open_window(struct link *link) {
+    if (link->give_up_ns == 0) {
+        link->give_up_ns = deadline_in_ms(link->options.connect_timeout_ms);
+    }
+}
+
+void link_lose(struct link *link, const struct error *why) {
+    int64_t give_up_ns = link->give_up_ns;
+    int64_t pause_ns = link->pause_ns;
+    link_close(link);
+    link->loss = *why;
+    if (give_up_ns == 0) {
+        link_open_window(link);
+        return;
+    }
+    link->give_up_ns = give_up_ns;
+    link->retry_ns = deadline_now_ns() + pause_ns;
+    link->pause_ns = deadline_earlier(2 * pause_ns, LINK_PAUSE_NS_MAX);
+}
+
+void link_progress(struct link *link) {
+    link->give_up_ns = 0;
+    link->pause_ns = LINK_PAUSE_NS_MIN;
+}
+
+bool link_lost(const struct link *link, int code) {
+    switch (code) {
+    case -EPIPE:
+    case -ECONNRESET:
+    case -ECONNREFUSED:
+    case -ETIMEDOUT:
+    case -ESTALE:
+        return true;
+    case -EEXIST: /* our own connection of before, whose end the daemon has not seen yet */
+        return link->connections > 0;
+    default:
+        return false;
+    }
+}
+
+int link_fd(const struct link *link) {
+    if (link->state == LINK_DOWN) {
+        return -1;
+    }
+    return link->state == LINK_MAPPING ? link->data_fd : call_fd(link->channel);
+}
+
+static int link_send_hello(struct link *link, struct error *error) {
+    struct link_options *options = &link->options;
+    Ballast__V1__HelloRequest hello = BALLAST__V1__HELLO_REQUEST__INIT;
+    Ballast__V1__Rank rank = BALLAST__V1__RANK__INIT;
+    Ballast__V1__Part parts[3];
+    rank.dp = options->dp;
+    rank.pp = options->pp;
+    rank.cp = options->cp;
+    rank.tp = options->tp;
+    hello.protocol_min = LINK_PROTOCOL;
+    hello.protocol_max = LINK_PROTOCOL;
+    hello.rank = &rank;
+    hello.parts = parts;
+    if ((options->parts & BALLAST_PART_PLAN) != 0) {
+        parts[hello.n_parts++] = BALLAST__V1__PART__PART_PLAN;
+    }
+    if ((options->parts & BALLAST_PART_TOKENS) != 0) {
+        parts[hello.n_parts++] = BALLAST__V1__PART__PART_TOKENS;
+    }
+    if ((options->parts & BALLAST_PART_LABELS) != 0) {
+        parts[hello.n_parts++] = BALLAST__V1__PART__PART_LABELS;
+    }
+    hello.client = options->name;
+    hello.job_digest.data = options->job_digest;
+    hello.job_digest.len = options->job_known ? sizeof options->job_digest : 0;
+    return call_start(link->channel, "ballast.v1.Loader", "Hello", &hello.base, error);
+}
+
+static int link_connect(struct link *link, int64_t until_ns, struct error *error) {
+    if (deadline_now_ns() < link->retry_ns) {
+        (void)deadline_poll(-1, 0, deadline_earlier(until_ns, link->retry_ns));
+        if (deadline_now_ns() < link->retry_ns) {
+            return 0;
+        }
+    }
+    int code = call_open(link->options.path, 0, &link->channel, error);
+    if (code == 0) {
+        link->state = LINK_GREETING;
+        code = link_send_hello(link, error);
+    }
+    return code < 0 ? code : 1;
+}
+
+static int link_not_ours(const char *what, struct error *error) {
+    return error_set(error, -EINVAL,
+                     "the daemon's %s is not the one that this client was opened for; close the "
+                     "client and open another",
+                     what);
+}
+
+/* Judges a greeting by itself and against this rank. */
+static int link_check_greeting(const struct link *link, const Ballast__V1__HelloResponse *hello,
+                               struct error *error) {
+    const struct link_options *options = &link->options;
+    const Ballast__V1__Mesh *mesh = hello->mesh;
+    if (hello->protocol != LINK_PROTOCOL) {
+        return error_set(error, -EPROTO, "the daemon speaks protocol %u, this client %u",
+                         hello->protocol, LINK_PROTOCOL);
+    }
+    if (hello->job_digest.len != sizeof link->job.job_digest || mesh == NULL ||
+        hello->micro_batches == 0 || hello->tokens_max > LINK_ROWS_MAX ||
+        (hello->token_bytes != 2 && hello->token_bytes != 4) ||
+        strlen(hello->data_path) >= sizeof link->data_path) {
+        return error_set(error, -EPROTO, "the daemon's greeting makes no sense");
+    }
+    if (options->dp >= mesh->dp || options->pp >= mesh->pp || options->cp >= mesh->cp ||
+        options->tp >= mesh->tp) {
+        return error_set(error, -EINVAL,
+                         "rank (dp %u, pp %u, cp %u, tp %u) is not in the daemon's mesh of dp %u, "
+                         "pp %u, cp %u, tp %u",
+                         options->dp, options->pp, options->cp, options->tp, mesh->dp, mesh->pp,
+                         mesh->cp, mesh->tp);
+    }
+    return 0;
+}
+
+/* Judges it against what the caller asked for and what was said at the first greeting. */
+static int link_check_job(const struct link *link, const struct ballast_job *job,
+                          struct error *error) {
+    const struct ballast_job *known = &link->job;
+    if (link->options.job_known &&
+        memcmp(link->options.job_digest, job->job_digest, sizeof job->job_digest) != 0) {
+        return link_not_ours("job", error);
+    }
+    if (link->connections == 0) {
+        return 0;
+    }
+    if (known->dp != job->dp || known->pp != job->pp || known->cp != job->cp ||
+        known->tp != job->tp) {
+        return link_not_ours("mesh", error);
+    }
+    return known->token_bytes == job->token_bytes ? 0 : link_not_ours("token width", error);
+}
+
+static bool link_wants_slots(const struct link *link) {
+    return (link->options.parts & (BALLAST_PART_TOKENS | BALLAST_PART_LABELS)) != 0;
+}
+
+/* Notes where the data socket is, for link_map. */
+static int link_note_slab(struct link *link, const Ballast__V1__HelloResponse *hello,
+                          struct error *error) {
+    if (!link_wants_slots(link)) {
+        return 0;
+    }
+    if (hello->data_path[0] == '\0') {
+        return error_set(error, -EOPNOTSUPP, "the daemon cannot pass its memory to this client");
+    }
+    if (hello->data_token.len != SLAB_TOKEN_BYTES) {
+        return error_set(error, -EPROTO, "the daemon's data token has %zu bytes, not %u",
+                         hello->data_token.len, SLAB_TOKEN_BYTES);
+    }
+    memcpy(link->data_path, hello->data_path, strlen(hello->data_path) + 1);
+    memcpy(link->data_token, hello->data_token.data, SLAB_TOKEN_BYTES);
+    link->slab_bytes = hello->slab_bytes;
+    return 0;
+}
+
+static int link_accept_greeting(struct link *link, const Ballast__V1__HelloResponse *hello,
+                                struct error *error) {
+    int code = link_check_greeting(link, hello, error);
+    if (code < 0) {
+        return code;
+    }
+    struct ballast_job job = {
+        .dp = hello->mesh->dp,
+        .pp = hello->mesh->pp,
+        .cp = hello->mesh->cp,
+        .tp = hello->mesh->tp,
+        .next_step = hello->next_step,
+        .micro_batches = hello->micro_batches,
+        .tokens_max = hello->tokens_max,
+        .token_bytes = hello->token_bytes,
+        .generation = hello->generation,
+    };
+    memcpy(job.job_digest, hello->job_digest.data, sizeof job.job_digest);
+    code = link_check_job(link, &job, error);
+    if (code == 0) {
+        code = link_note_slab(link, hello, error);
+    }
+    if (code < 0) {
+        return code;
+    }
+    link->job = job;
+    link->connections++;
+    memcpy(link->options.job_digest, job.job_digest, sizeof job.job_digest);
+    link->options.job_known = true;
+    return 0;
+}
+
+static int link_greet(struct link *link, int64_t until_ns, struct error *error) {
+    struct arena arena;
+    ProtobufCMessage *message = NULL;
+    arena_init(&arena, LINK_HELLO_BYTES_MAX);
+    int code = call_finish(link->channel, &ballast__v1__hello_response__descriptor, &arena,
+                           &message, deadline_left_ms(until_ns), error);
+    if (code == 1) {
+        code = link_accept_greeting(link, (const Ballast__V1__HelloResponse *)message, error);
+        if (code == 0 && link_wants_slots(link)) {
+            code = slab_ask(link->data_path, link->data_token, &link->data_fd, error);
+        }
+        if (code == 0) {
+            link->state = link_wants_slots(link) ? LINK_MAPPING : LINK_READY;
+            code = 1;
+        }
+    }
+    arena_deinit(&arena);
+    return code;
+}
+
+static int link_map(struct link *link, int64_t until_ns, struct error *error) {
+    int code = deadline_poll(link->data_fd, POLLIN, until_ns);
+    if (code <= 0) {
+        return code;
+    }
+    code = slab_receive(link->data_fd, link->slab_bytes, &link->slab, error);
+    if (code != 1) {
+        return code;
+    }
+    close(link->data_fd);
+    link->data_fd = -1;
+    link->state = LINK_READY;
+    return 1;
+}
+
+/* The window has ended without an answer. */
+static int link_give_up(struct link *link, struct error *error) {
+    struct error loss = link->loss;
+    bool silent = link->state != LINK_DOWN;
+    link_close(link);
+    if (silent || loss.code == 0) {
+        return error_set(error, -ETIMEDOUT, "the daemon on %s did not answer within %d ms",
+                         link->options.path, link->options.connect_timeout_ms);
+    }
+    return error_set(error, loss.code, "tried for %d ms: %s", link->options.connect_timeout_ms,
+                     loss.text);
+}
+
+static int link_step(struct link *link, int64_t until_ns, struct error *error) {
+    switch (link->state) {
+    case LINK_DOWN:
+        return link_connect(link, until_ns, error);
+    case LINK_GREETING:
+        return link_greet(link, until_ns, error);
+    case LINK_MAPPING:
+        return link_map(link, until_ns, error);
+    case LINK_READY:
+        break;
+    }
+    return 1;
+}
+
+int link_advance(struct link *link, int64_t deadline_ns, struct error *error) {
+    while (link->state != LINK_READY) {
+        struct error failure = {0};
+        link_open_window(link);
+        int64_t give_up_ns = link->give_up_ns;
+        int code = link_step(link, deadline_earlier(deadline_ns, give_up_ns), &failure);
+        if (code < 0 && link_lost(link, code)) {
+            link_lose(link, &failure);
+        } else if (code < 0) {
+            link_close(link);
+            return error_set(error, code, "%s", failure.text);
+        }
+        int64_t now_ns = code == 0 ? deadline_now_ns() : 0;
+        if (code == 0 && now_ns >= give_up_ns) {
+            return link_give_up(link, error);
+        }
+        if (code == 0 && now_ns >= deadline_ns) {
+            return 0;
+        }
+    }
+    return 1;
+}

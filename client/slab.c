@@ -1,0 +1,159 @@
+/* slab: see slab.h. */
+#include "client/slab.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define SLAB_SEALS   (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
+#define SLAB_FDS_MAX 4u
+
+struct slab {
+    const uint8_t *base;
+    uint64_t bytes;
+    uint32_t references;
+};
+
+int slab_ask(const char *path, const uint8_t token[SLAB_TOKEN_BYTES], int *fd,
+             struct error *error) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t bytes = strlen(path) + 1;
+    if (bytes > sizeof address.sun_path) {
+        return error_set(error, -ENAMETOOLONG, "data socket path %s is too long", path);
+    }
+    memcpy(address.sun_path, path, bytes);
+    int data_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (data_fd < 0) {
+        return error_set(error, -errno, "open a socket: %s", strerror(errno));
+    }
+    int code = 0;
+    if (connect(data_fd, (const struct sockaddr *)&address, sizeof address) < 0 ||
+        send(data_fd, token, SLAB_TOKEN_BYTES, MSG_NOSIGNAL) != (ssize_t)SLAB_TOKEN_BYTES) {
+        code = errno == EAGAIN || errno == ENOENT ? -ECONNREFUSED : -errno;
+        (void)error_set(error, code, "data socket %s: %s", path, strerror(errno));
+        close(data_fd);
+        return code;
+    }
+    *fd = data_fd;
+    return 0;
+}
+
+/* The one descriptor of a message, -1 without exactly one; closes the others. */
+static int slab_descriptor(struct msghdr *message) {
+    int fds[SLAB_FDS_MAX];
+    size_t count = 0;
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(message); part != NULL;
+         part = CMSG_NXTHDR(message, part)) {
+        if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS) {
+            count = (part->cmsg_len - CMSG_LEN(0)) / sizeof fds[0];
+            assert(count <= SLAB_FDS_MAX);
+            memcpy(fds, CMSG_DATA(part), count * sizeof fds[0]);
+        }
+    }
+    if (count == 1) {
+        return fds[0];
+    }
+    for (size_t i = 0; i < count; i++) {
+        close(fds[i]);
+    }
+    return -1;
+}
+
+static int slab_map(int memory_fd, uint64_t bytes, struct slab **out, struct error *error) {
+    struct stat status;
+    int seals = fcntl(memory_fd, F_GET_SEALS);
+    if (seals < 0 || (seals & SLAB_SEALS) != SLAB_SEALS) {
+        return error_set(error, -EPROTO, "the daemon's memory is not sealed; it is not mapped");
+    }
+    if (fstat(memory_fd, &status) < 0 || bytes == 0 || (uint64_t)status.st_size < bytes) {
+        return error_set(error, -EPROTO,
+                         "the daemon's memory is shorter than the slab it promised");
+    }
+    struct slab *slab = malloc(sizeof *slab);
+    if (slab == NULL) {
+        return error_set(error, -ENOMEM, "map the slab: out of memory");
+    }
+    void *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED, memory_fd, 0);
+    if (base == MAP_FAILED) {
+        int code = -errno;
+        free(slab);
+        return error_set(error, code, "map a slab of %llu bytes: %s", (unsigned long long)bytes,
+                         strerror(-code));
+    }
+    *slab = (struct slab){.base = base, .bytes = bytes, .references = 1};
+    *out = slab;
+    return 0;
+}
+
+int slab_receive(int fd, uint64_t bytes, struct slab **out, struct error *error) {
+    char byte;
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(SLAB_FDS_MAX * sizeof(int))];
+    } control;
+    struct iovec vector = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {.msg_iov = &vector,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
+    ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    if (got < 0) {
+        int code = -errno;
+        return code == -EAGAIN || code == -EINTR
+                   ? 0
+                   : error_set(error, code, "data socket: %s", strerror(-code));
+    }
+    if (got == 0) {
+        return error_set(error, -EPIPE, "the daemon closed the data socket");
+    }
+    int memory_fd = slab_descriptor(&message);
+    if (memory_fd < 0) {
+        return error_set(error, -EPROTO, "the data socket answered without one descriptor");
+    }
+    int code = slab_map(memory_fd, bytes, out, error);
+    close(memory_fd);
+    return code < 0 ? code : 1;
+}
+
+struct slab *slab_hold(struct slab *slab) {
+    slab->references++;
+    return slab;
+}
+
+void slab_drop(struct slab *slab) {
+    if (slab != NULL && --slab->references == 0) {
+        (void)munmap((void *)slab->base, slab->bytes);
+        free(slab);
+    }
+}
+
+uint64_t slab_bytes(const struct slab *slab) {
+    return slab->bytes;
+}
+
+const uint8_t *slab_at(const struct slab *slab, uint64_t offset) {
+    assert(offset <= slab->bytes);
+    return slab->base + offset;
+}
+
+/* Pairs with the daemon, which before it writes into a slot stores another generation and then a
+ * release fence, and after the last byte stores the final one with release: the acquire here sees
+ * all bytes of the generation that it reads. */
+uint64_t slab_generation_begin(const uint8_t *slot) {
+    return le64toh(atomic_load_explicit((const _Atomic uint64_t *)slot, memory_order_acquire));
+}
+
+/* The fence keeps the reads of the slot before this load, so that a byte of a later generation
+ * among them shows as a difference here. Pairs with the release fence above. */
+uint64_t slab_generation_end(const uint8_t *slot) {
+    atomic_thread_fence(memory_order_acquire);
+    return le64toh(atomic_load_explicit((const _Atomic uint64_t *)slot, memory_order_relaxed));
+}
