@@ -1,0 +1,396 @@
+/* ballast-rank: a trainer rank that trains nothing.
+ *
+ * The example of how a rank uses libballast, and the probe of the tests: it takes every
+ * micro-batch, gathers its columns, writes one line of JSON about it, and commits steps. A line is
+ * on its way to the disk before the batch is released, so what a killed rank had seen can be read
+ * afterwards. */
+#include "client/ballast.h"
+
+#include "planner/error.h"
+
+#include <argp.h>
+#include <endian.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <xxhash.h>
+
+#define RANK_EXIT_USAGE 2
+#define RANK_POLL_MS    100 /* how soon a signal is noticed while waiting */
+#define RANK_COLUMNS    3u
+
+struct rank_arguments {
+    struct ballast_options client;
+    uint64_t steps;        /* from where it starts; 0: to the end of data */
+    uint64_t commit_every; /* steps; 0: never */
+    uint64_t think_ms;
+    const char *log_path;  /* NULL: none; "-": standard output */
+    const char *dump_path; /* NULL: none */
+    enum ballast_type type;
+};
+
+struct rank {
+    struct rank_arguments arguments;
+    struct ballast *client;
+    FILE *log;
+    void *gathered; /* rows of `type`, for one column */
+    int32_t *rows;  /* the same, 32 bits, little endian */
+    size_t rows_max;
+    uint64_t steps_done;
+};
+
+static volatile sig_atomic_t rank_stopped;
+
+static void rank_stop(int signal_number) {
+    (void)signal_number;
+    rank_stopped = 1;
+}
+
+enum rank_key {
+    RANK_KEY_DP = 256,
+    RANK_KEY_PP,
+    RANK_KEY_CP,
+    RANK_KEY_TP,
+    RANK_KEY_PARTS,
+    RANK_KEY_STEPS,
+    RANK_KEY_COMMIT_EVERY,
+    RANK_KEY_THINK_MS,
+    RANK_KEY_LOG,
+    RANK_KEY_DUMP,
+    RANK_KEY_INT64,
+    RANK_KEY_CREDITS,
+    RANK_KEY_CONNECT_TIMEOUT_MS,
+    RANK_KEY_SOCKET,
+};
+
+static const struct argp_option rank_options[] = {
+    {"socket", RANK_KEY_SOCKET, "PATH", 0,
+     "Control socket (default $BALLAST_SOCKET, else /run/ballast/ballast.sock)", 0},
+    {"dp", RANK_KEY_DP, "N", 0, "Data-parallel rank (default 0)", 1},
+    {"pp", RANK_KEY_PP, "N", 0, "Pipeline-parallel rank (default 0)", 1},
+    {"cp", RANK_KEY_CP, "N", 0, "Context-parallel rank (default 0)", 1},
+    {"tp", RANK_KEY_TP, "N", 0, "Tensor-parallel rank (default 0)", 1},
+    {"parts", RANK_KEY_PARTS, "LIST", 0,
+     "What the rank needs: of plan, tokens, labels, with commas (default tokens,labels)", 1},
+    {"steps", RANK_KEY_STEPS, "N", 0, "Steps to run from where it starts (default: to the end)", 2},
+    {"commit-every", RANK_KEY_COMMIT_EVERY, "N", 0, "Commit every Nth step; 0 never (default 1)",
+     2},
+    {"think-ms", RANK_KEY_THINK_MS, "MS", 0, "Hold each batch for so long (default 0)", 2},
+    {"credits", RANK_KEY_CREDITS, "N", 0, "Batches in flight (default 4)", 2},
+    {"int64", RANK_KEY_INT64, NULL, 0, "Gather 64-bit integers", 2},
+    {"connect-timeout-ms", RANK_KEY_CONNECT_TIMEOUT_MS, "MS", 0,
+     "How long to wait for the daemon (default 30000; -1 for ever)", 2},
+    {"log", RANK_KEY_LOG, "FILE", 0, "Append a JSON object per micro-batch; - is standard output",
+     3},
+    {"dump", RANK_KEY_DUMP, "DIR", 0,
+     "Write STEP.DP.PP.CP.TP.INDEX.tokens, .labels and .positions, little-endian int32", 3},
+    {0},
+};
+
+static const char rank_doc[] =
+    "Takes the micro-batches of one rank from ballastd, as a trainer would.\n\n"
+    "  ballast-rank --dp 0 --cp 1 --steps 10 --log -\n"
+    "  ballast-rank --pp 1 --parts plan --think-ms 50\v"
+    "Exit codes: 0 ok, 1 refused or failed, 2 usage, 3 daemon not running, 4 no such thing, "
+    "5 timed out.";
+
+/* A whole number within [min, max]; anything else is a usage error and does not return. */
+static int64_t rank_number(const struct argp_state *state, const char *name, const char *text,
+                           int64_t min, int64_t max) {
+    char *end = NULL;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || value < min || value > max) {
+        argp_error(state, "--%s %s: not a whole number from %" PRId64 " to %" PRId64, name, text,
+                   min, max);
+    }
+    return value;
+}
+
+static uint32_t rank_parts(const struct argp_state *state, char *text) {
+    static const char *const names[] = {"plan", "tokens", "labels", NULL};
+    uint32_t parts = 0;
+    char *value = NULL;
+    while (*text != '\0') {
+        int name = getsubopt(&text, (char *const *)names, &value);
+        if (name < 0) {
+            argp_error(state, "--parts: %s is none of plan, tokens, labels", value);
+        } else {
+            parts |= 1u << name;
+        }
+    }
+    return parts;
+}
+
+static error_t rank_parse(int key, char *text, struct argp_state *state) {
+    struct rank_arguments *arguments = state->input;
+    struct ballast_options *client = &arguments->client;
+    switch (key) {
+    case RANK_KEY_SOCKET:
+        client->socket = text;
+        return 0;
+    case RANK_KEY_DP:
+        client->dp = (uint32_t)rank_number(state, "dp", text, 0, UINT32_MAX);
+        return 0;
+    case RANK_KEY_PP:
+        client->pp = (uint32_t)rank_number(state, "pp", text, 0, UINT32_MAX);
+        return 0;
+    case RANK_KEY_CP:
+        client->cp = (uint32_t)rank_number(state, "cp", text, 0, UINT32_MAX);
+        return 0;
+    case RANK_KEY_TP:
+        client->tp = (uint32_t)rank_number(state, "tp", text, 0, UINT32_MAX);
+        return 0;
+    case RANK_KEY_PARTS:
+        client->parts = rank_parts(state, text);
+        return 0;
+    case RANK_KEY_STEPS:
+        arguments->steps = (uint64_t)rank_number(state, "steps", text, 1, INT64_MAX);
+        return 0;
+    case RANK_KEY_COMMIT_EVERY:
+        arguments->commit_every = (uint64_t)rank_number(state, "commit-every", text, 0, INT64_MAX);
+        return 0;
+    case RANK_KEY_THINK_MS:
+        arguments->think_ms = (uint64_t)rank_number(state, "think-ms", text, 0, INT32_MAX);
+        return 0;
+    case RANK_KEY_CREDITS:
+        client->credits = (uint32_t)rank_number(state, "credits", text, 1, 1024);
+        return 0;
+    case RANK_KEY_CONNECT_TIMEOUT_MS:
+        client->connect_timeout_ms = (int)rank_number(state, "connect-timeout-ms", text, -1,
+                                                      INT32_MAX);
+        return 0;
+    case RANK_KEY_INT64:
+        arguments->type = BALLAST_INT64;
+        return 0;
+    case RANK_KEY_LOG:
+        arguments->log_path = text;
+        return 0;
+    case RANK_KEY_DUMP:
+        arguments->dump_path = text;
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "%s: no arguments are taken", text);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* One failure, one line; the exit code follows from its errno. */
+static int rank_fail(int code, const char *what, const char *reason) {
+    fprintf(stderr, "ballast-rank: %s: %s\n", what, reason);
+    return code;
+}
+
+static int rank_fail_client(const struct rank *rank, int64_t code, const char *what) {
+    return rank_fail((int)code, what, ballast_error(rank->client));
+}
+
+static int rank_reserve(struct rank *rank, size_t rows) {
+    if (rows <= rank->rows_max) {
+        return 0;
+    }
+    free(rank->gathered);
+    free(rank->rows);
+    rank->gathered = malloc(rows * (size_t)rank->arguments.type);
+    rank->rows = malloc(rows * sizeof *rank->rows);
+    rank->rows_max = rank->gathered == NULL || rank->rows == NULL ? 0 : rows;
+    return rank->rows_max == 0 ? rank_fail(-ENOMEM, "gather", "out of memory") : 0;
+}
+
+/* Gathers one column into rank->rows. */
+static int rank_gather(struct rank *rank, const struct ballast_batch *batch,
+                       enum ballast_column column) {
+    enum ballast_type type = rank->arguments.type;
+    int64_t rows = ballast_gather(rank->client, batch, column, type, rank->gathered,
+                                  rank->rows_max);
+    if (rows < 0) {
+        return rank_fail_client(rank, rows, "gather");
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        int32_t value = type == BALLAST_INT64 ? (int32_t)((const int64_t *)rank->gathered)[i]
+                                              : ((const int32_t *)rank->gathered)[i];
+        rank->rows[i] = (int32_t)htole32((uint32_t)value);
+    }
+    return 0;
+}
+
+static int rank_dump(const struct rank *rank, const struct ballast_batch *batch,
+                     const char *column) {
+    const struct ballast_options *place = &rank->arguments.client;
+    char path[4096];
+    int length = snprintf(path, sizeof path, "%s/%" PRIu64 ".%u.%u.%u.%u.%u.%s",
+                          rank->arguments.dump_path, batch->step, place->dp, place->pp, place->cp,
+                          place->tp, batch->index, column);
+    if (length < 0 || (size_t)length >= sizeof path) {
+        return rank_fail(-ENAMETOOLONG, rank->arguments.dump_path, strerror(ENAMETOOLONG));
+    }
+    FILE *file = fopen(path, "we");
+    if (file == NULL) {
+        return rank_fail(-EIO, path, strerror(errno));
+    }
+    size_t written = fwrite(rank->rows, sizeof *rank->rows, batch->rows, file);
+    if (fclose(file) != 0 || written != batch->rows) {
+        return rank_fail(-EIO, path, strerror(errno));
+    }
+    return 0;
+}
+
+/* Gathers and dumps every column that this rank may have; hashes the tokens. */
+static int rank_take_columns(struct rank *rank, const struct ballast_batch *batch,
+                             char tokens_xxh[17]) {
+    static const struct {
+        enum ballast_column column;
+        uint32_t part; /* 0: always there */
+        const char *name;
+    } columns[RANK_COLUMNS] = {{BALLAST_TOKENS, BALLAST_PART_TOKENS, "tokens"},
+                               {BALLAST_LABELS, BALLAST_PART_LABELS, "labels"},
+                               {BALLAST_POSITIONS, 0, "positions"}};
+    uint32_t parts = rank->arguments.client.parts;
+    int code = rank_reserve(rank, batch->rows);
+    for (unsigned i = 0; i < RANK_COLUMNS && code == 0; i++) {
+        if (columns[i].part != 0 && (parts & columns[i].part) == 0) {
+            continue;
+        }
+        code = rank_gather(rank, batch, columns[i].column);
+        if (code == 0 && columns[i].column == BALLAST_TOKENS) {
+            XXH64_hash_t hash = XXH3_64bits(rank->rows, batch->rows * sizeof *rank->rows);
+            (void)snprintf(tokens_xxh, 17, "%016" PRIx64, (uint64_t)hash);
+        }
+        if (code == 0 && rank->arguments.dump_path != NULL) {
+            code = rank_dump(rank, batch, columns[i].name);
+        }
+    }
+    return code;
+}
+
+static int rank_log(const struct rank *rank, const struct ballast_batch *batch,
+                    const char *tokens_xxh) {
+    const struct ballast_options *place = &rank->arguments.client;
+    char digest[2 * sizeof batch->plan_digest + 1];
+    if (rank->log == NULL) {
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof batch->plan_digest; i++) {
+        (void)snprintf(digest + 2 * i, 3, "%02x", batch->plan_digest[i]);
+    }
+    fprintf(rank->log,
+            "{\"step\": %" PRIu64 ", \"dp\": %u, \"pp\": %u, \"cp\": %u, \"tp\": %u, "
+            "\"index\": %u, \"plan_digest\": \"%s\", \"documents\": %u, \"rows\": %" PRIu64
+            ", \"loss_denominator\": %" PRIu64 ", \"label_tokens\": %" PRIu64
+            ", \"waited_us\": %" PRIu64 ", \"tokens_xxh\": \"%s\"}\n",
+            batch->step, place->dp, place->pp, place->cp, place->tp, batch->index, digest,
+            batch->document_count, batch->rows, batch->loss_denominator, batch->label_tokens,
+            batch->waited_us, tokens_xxh);
+    if (fflush(rank->log) != 0) {
+        return rank_fail(-EIO, rank->arguments.log_path, strerror(errno));
+    }
+    return 0;
+}
+
+/* Stands in for forward and backward; a signal cuts it short. */
+static void rank_think(const struct rank *rank) {
+    uint64_t ms = rank->arguments.think_ms;
+    struct timespec left = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
+    (void)nanosleep(&left, NULL);
+}
+
+static int rank_take(struct rank *rank, const struct ballast_batch *batch) {
+    char tokens_xxh[17] = "";
+    int code = rank_take_columns(rank, batch, tokens_xxh);
+    if (code == 0) {
+        code = rank_log(rank, batch, tokens_xxh);
+    }
+    if (code < 0) {
+        return code;
+    }
+    rank_think(rank);
+    code = ballast_release(rank->client, batch);
+    return code < 0 ? rank_fail_client(rank, code, "release") : 0;
+}
+
+static int rank_end_step(struct rank *rank) {
+    uint64_t every = rank->arguments.commit_every;
+    rank->steps_done++;
+    if (every == 0 || rank->steps_done % every != 0) {
+        return 0;
+    }
+    int code = ballast_commit(rank->client, ballast_step(rank->client));
+    return code < 0 ? rank_fail_client(rank, code, "commit") : 0;
+}
+
+static int rank_run(struct rank *rank) {
+    uint64_t steps = rank->arguments.steps;
+    while (rank_stopped == 0 && (steps == 0 || rank->steps_done < steps)) {
+        const struct ballast_batch *batch = NULL;
+        int event = ballast_next(rank->client, RANK_POLL_MS, &batch);
+        int code = 0;
+        if (event < 0) {
+            return rank_fail_client(rank, event, "next batch");
+        }
+        if (event == BALLAST_BATCH) {
+            code = rank_take(rank, batch);
+        } else if (event == BALLAST_END_OF_STEP) {
+            code = rank_end_step(rank);
+        } else if (event == BALLAST_END_OF_DATA) {
+            return 0;
+        }
+        if (code < 0) {
+            return code;
+        }
+    }
+    return 0;
+}
+
+static int rank_open(struct rank *rank) {
+    const char *path = rank->arguments.log_path;
+    if (path != NULL) {
+        rank->log = strcmp(path, "-") == 0 ? stdout : fopen(path, "ae");
+        if (rank->log == NULL) {
+            return rank_fail(-EIO, path, strerror(errno));
+        }
+    }
+    int code = ballast_open(&rank->arguments.client, &rank->client);
+    return code < 0 ? rank_fail_client(rank, code, "open") : 0;
+}
+
+static int rank_close(struct rank *rank) {
+    int code = 0;
+    ballast_close(rank->client);
+    free(rank->gathered);
+    free(rank->rows);
+    if (rank->log != NULL && fclose(rank->log) != 0) {
+        code = rank_fail(-EIO, rank->arguments.log_path, strerror(errno));
+    }
+    return code;
+}
+
+static void rank_catch_signals(void) {
+    struct sigaction action = {.sa_handler = rank_stop};
+    (void)sigemptyset(&action.sa_mask);
+    (void)sigaction(SIGTERM, &action, NULL);
+    (void)sigaction(SIGINT, &action, NULL);
+}
+
+int main(int argc, char **argv) {
+    static const struct argp argp = {
+        .options = rank_options, .parser = rank_parse, .doc = rank_doc};
+    struct rank rank = {
+        .arguments = {.client = BALLAST_OPTIONS_INIT, .commit_every = 1, .type = BALLAST_INT32}};
+    argp_program_version = "ballast-rank " BALLAST_VERSION;
+    argp_err_exit_status = RANK_EXIT_USAGE;
+    (void)argp_parse(&argp, argc, argv, 0, NULL, &rank.arguments);
+    rank_catch_signals();
+    int code = rank_open(&rank);
+    if (code == 0) {
+        code = rank_run(&rank);
+    }
+    int closed = rank_close(&rank);
+    code = code == 0 ? closed : code;
+    return code == 0 ? EXIT_SUCCESS : status_exit_code(status_from_error(code));
+}
