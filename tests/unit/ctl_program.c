@@ -170,7 +170,8 @@ static void world_make(struct world *world) {
     json_decref(done);
     world_write(world, "job.conf",
                 "[dataset books]\npath = books\n[corpus]\nepochs = 1\n"
-                "[plan]\nwindow = 1024\nmicro_batches = 4\n[parallel]\ndp = 2\ncp = 2\n",
+                "[plan]\nwindow = 1024\nmicro_batches = 4\n[parallel]\ndp = 2\ncp = 2\n"
+                "[daemon]\nsocket = job.sock\n",
                 0);
     ran_free(&ran);
 }
@@ -292,6 +293,29 @@ static void a_config_is_shown_and_its_corpus_opened_without_a_daemon(void **stat
     world_close(&world);
 }
 
+static void the_command_line_goes_before_the_environment(void **state) {
+    (void)state;
+    struct world world;
+    struct ran ran = {0};
+    world_make(&world);
+    setenv("BALLAST_SOCKET", "/elsewhere/sock", 1);
+    setenv("BALLAST_STATE", "/elsewhere/state", 1);
+    ran_ctl(&ran, "plan", "0", "--config", world_path(&world, "job.conf"), NULL);
+    ran_expect(&ran, 0);
+    ran_ctl(&ran, "status", "--config", world_path(&world, "job.conf"), NULL);
+    ran_expect(&ran, 3);
+    assert_non_null(strstr(ran.err, "/job.sock")); /* the config's */
+    ran_ctl(&ran, "status", "--socket", "/nowhere/sock", NULL);
+    ran_expect(&ran, 3);
+    assert_non_null(strstr(ran.err, "/nowhere/sock"));
+    ran_ctl(&ran, "status", NULL); /* the state, whose config is missing */
+    ran_expect(&ran, 1);
+    assert_non_null(strstr(ran.err, "state directory"));
+    ran_environment_clear();
+    ran_free(&ran);
+    world_close(&world);
+}
+
 static void policies_are_compared_side_by_side(void **state) {
     (void)state;
     struct world world;
@@ -364,6 +388,7 @@ int main(void) {
         cmocka_unit_test(several_steps_have_the_digests_of_each_alone),
         cmocka_unit_test(steps_after_the_end_of_the_data_exit_4_after_those_before),
         cmocka_unit_test(a_config_is_shown_and_its_corpus_opened_without_a_daemon),
+        cmocka_unit_test(the_command_line_goes_before_the_environment),
         cmocka_unit_test(policies_are_compared_side_by_side),
         cmocka_unit_test(the_manual_names_every_command_and_global_option),
     };
