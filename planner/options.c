@@ -82,7 +82,7 @@ static int options_check_ranges(const struct plan_options *options, struct error
     };
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
         if (ranges[i].value < 1 || ranges[i].value > ranges[i].max) {
-            return error_set(error, -EINVAL, "%s = %" PRIu64 ": not from 1 to %" PRIu64,
+            return error_set(error, -EINVAL, "%s = %" PRIu64 " is out of range; give 1 to %" PRIu64,
                              ranges[i].key, ranges[i].value, ranges[i].max);
         }
     }

@@ -1,0 +1,207 @@
+/* Options: defaults that follow from others, and what contradicts. */
+#include "planner/planner.h"
+#include "tests/property/planner_world.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* 8 micro-batches of 128K over 2 x 2 ranks. */
+static struct plan_options job(void) {
+    struct plan_options options = world_options();
+    options.policy = POLICY_WLB_BANDS;
+    options.window = 131072;
+    options.tokens_max = 163840;
+    options.micro_batches = 8;
+    options.dp = 2;
+    options.cp = 2;
+    return options;
+}
+
+static void refuses(struct plan_options options, const char *key) {
+    struct plan_options before = options;
+    struct error error = {0};
+    assert_int_equal(plan_options_resolve(&options, &error), -EINVAL);
+    if (strstr(error.text, key) == NULL || strchr(error.text, ';') == NULL) {
+        print_error("'%s' names no '%s', or no remedy\n", error.text, key);
+        fail();
+    }
+    assert_memory_equal(&options, &before, sizeof options);
+}
+
+static struct plan_options resolved(struct plan_options options) {
+    struct error error = {0};
+    if (plan_options_resolve(&options, &error) != 0) {
+        print_error("%s\n", error.text);
+        fail();
+    }
+    struct plan_options again = options;
+    assert_int_equal(plan_options_resolve(&again, &error), 0);
+    assert_memory_equal(&options, &again, sizeof options);
+    return options;
+}
+
+static void step_tokens_default_to_the_windows_or_95_percent_of_the_room(void **state) {
+    (void)state;
+    struct plan_options options = job();
+    assert_int_equal(resolved(options).step_tokens, 8 * 131072);
+    options.tokens_max = 131072;
+    assert_int_equal(resolved(options).step_tokens, UINT64_C(8) * 131072 * 95 / 100);
+    options.tokens_max = 131075; /* a micro-batch holds whole rows of all ranks */
+    assert_int_equal(resolved(options).step_tokens, UINT64_C(8) * 131072 * 95 / 100);
+    options.policy = POLICY_PLAIN;
+    assert_int_equal(resolved(options).step_tokens, 8 * 131072);
+}
+
+static void bands_default_to_three_and_five_eighths(void **state) {
+    (void)state;
+    struct plan_options options = job();
+    options.bands.bands = BANDS_AUTO;
+    options = resolved(options);
+    assert_int_equal(options.bands.bands, 2);
+    assert_int_equal(options.bands.length_min[0], 49152);
+    assert_int_equal(options.bands.length_min[1], 81920);
+    assert_int_equal(options.bands.group, 8);
+    options = job();
+    options.policy = POLICY_WLB_NONE;
+    assert_int_equal(resolved(options).bands.bands, 0);
+    for (uint32_t window = 4; window < 40; window++) { /* too short for two, or for one */
+        options = job();
+        options.window = window;
+        options.tokens_max = window;
+        assert_true(resolved(options).bands.bands <= 2);
+    }
+}
+
+static void rows_are_rounded_for_both_kinds_of_rank(void **state) {
+    (void)state;
+    struct plan_options options = job();
+    const uint32_t meshes[][3] = {{1, 1, 2}, {2, 1, 4},  {2, 2, 4},  {2, 8, 16},
+                                  {3, 2, 6}, {3, 4, 12}, {8, 1, 16}, {4, 3, 24}};
+    for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
+        options.cp = meshes[i][0];
+        options.tp = meshes[i][1];
+        assert_int_equal(plan_row_unit(&options), meshes[i][2]);
+    }
+    options.cp = 3;
+    options.tp = 1;
+    options.tokens_max = 100;
+    assert_int_equal(plan_bin_tokens(&options), 96);
+    assert_int_equal(plan_part_limit(&options), 96);
+    options.window = 50;
+    assert_int_equal(plan_part_limit(&options), 50);
+}
+
+static void contradictions_are_refused_by_name(void **state) {
+    (void)state;
+    struct plan_options options = job();
+    options.dp = 3;
+    refuses(options, "plan.micro_batches = 8");
+    options = job();
+    options.step_tokens = 8 * UINT64_C(163840) * 98 / 100 + 1;
+    refuses(options, "plan.step_tokens");
+    options = job();
+    options.tokens_max = 3;
+    refuses(options, "plan.tokens_max = 3");
+    options = job();
+    options.documents_max = 7;
+    refuses(options, "plan.documents_max");
+    options = job();
+    options.waiting_max = options.documents_max - 1;
+    refuses(options, "queues.waiting_max");
+    options = job();
+    options.bands.bands = BANDS_MAX + 1;
+    refuses(options, "bands.thresholds");
+    options = job();
+    options.bands.bands = 2;
+    options.bands.length_min[0] = 9;
+    options.bands.length_min[1] = 9;
+    refuses(options, "bands.thresholds: 9 after 9");
+    options = job();
+    options.bands.age_max = 0;
+    refuses(options, "queues.max_age");
+    options = job();
+    options.layouts.allowed = 0;
+    refuses(options, "sharding.layouts");
+    options = job();
+    options.layouts.allowed = 1u << LAYOUT_ULYSSES;
+    refuses(options, "sharding.layouts");
+    options = job();
+    options.model.head_dim = 80;
+    refuses(options, "model.head_dim");
+    options = job();
+    options.window = TOKENS_MAX_LIMIT;
+    options.micro_batches = MICRO_BATCHES_LIMIT;
+    refuses(options, "plan.micro_batches");
+    options = job();
+    options.model.cost_linear = UINT64_C(1) << 40;
+    refuses(options, "queues.max_backlog");
+}
+
+static void zeros_and_giants_are_refused_by_name(void **state) {
+    (void)state;
+    struct plan_options options = job();
+    uint32_t *const counts[] = {
+        &options.window, &options.micro_batches, &options.dp,         &options.pp, &options.cp,
+        &options.tp,     &options.documents_max, &options.waiting_max};
+    const char *const keys[] = {"plan.window",        "plan.micro_batches", "parallel.dp",
+                                "parallel.pp",        "parallel.cp",        "parallel.tp",
+                                "plan.documents_max", "queues.waiting_max"};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        options = job();
+        *counts[i] = 0;
+        refuses(options, keys[i]);
+        options = job();
+        *counts[i] = UINT32_MAX;
+        refuses(options, keys[i]);
+    }
+    options = job();
+    options.backlog_max = UINT64_MAX;
+    refuses(options, "queues.max_backlog");
+}
+
+static void plain_wants_windows_that_the_ranks_divide(void **state) {
+    (void)state;
+    struct plan_options options = job();
+    options.policy = POLICY_PLAIN;
+    options.cp = 3;
+    refuses(options, "plan.window = 131072");
+    options = job();
+    options.policy = POLICY_PLAIN;
+    options.tokens_max = 131068;
+    refuses(options, "plan.tokens_max");
+    options.tokens_max = 131072;
+    options.step_tokens = 1000;
+    refuses(options, "plan.step_tokens");
+    options.policy = POLICY_WLB_NONE;
+    options.cp = 3;
+    (void)resolved(options);
+}
+
+static void policies_have_names(void **state) {
+    (void)state;
+    enum policy policy = POLICY_PLAIN;
+    assert_int_equal(policy_parse("wlb:bands", &policy), 0);
+    assert_int_equal(policy, POLICY_WLB_BANDS);
+    assert_int_equal(policy_parse("wlb:level", &policy), -EINVAL);
+    assert_int_equal(policy, POLICY_WLB_BANDS);
+    assert_string_equal(policy_name(POLICY_PLAIN), "plain");
+    assert_string_equal(policy_name(POLICY_WLB_NONE), "wlb:none");
+    assert_null(policy_name((enum policy)77));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(step_tokens_default_to_the_windows_or_95_percent_of_the_room),
+        cmocka_unit_test(bands_default_to_three_and_five_eighths),
+        cmocka_unit_test(rows_are_rounded_for_both_kinds_of_rank),
+        cmocka_unit_test(contradictions_are_refused_by_name),
+        cmocka_unit_test(zeros_and_giants_are_refused_by_name),
+        cmocka_unit_test(plain_wants_windows_that_the_ranks_divide),
+        cmocka_unit_test(policies_have_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
