@@ -2,8 +2,8 @@
 -- hash is XXH3-64 over the rest of the row: SQLite has no checksums of its own.
 
 -- job_digest, plan_text, version (the writer's), committed_step (first step not committed by all
--- ranks), generation, open_boot (boot id while a daemon has the store open, empty after a clean
--- close).
+-- ranks), generation, opened (how often), open_boot (boot id while a daemon has the store open,
+-- empty after a clean close).
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,
     value ANY NOT NULL,

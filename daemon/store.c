@@ -2,9 +2,10 @@
  *
  * Opening: lock, look at the file's head without SQLite, open, verify, compare the job, then mark
  * the store open and write the mark back to the main file. From then on a WAL must exist until a
- * clean close: a store that is marked open but has lost its WAL is refused instead of taken for the
- * older one that it then looks like. A group is one transaction; SQLITE_FULL and SQLITE_NOMEM undo
- * it and the store goes on, I/O errors and damage end the store. */
+ * clean close, and be of this opening: a store that has lost its WAL, or was given an older one, is
+ * refused instead of taken for the older store that it then looks like. A group is one transaction;
+ * SQLITE_FULL and SQLITE_NOMEM undo it and the store goes on, I/O errors and damage end the store.
+ */
 #include "daemon/store.h"
 #include "daemon/state_dir.h"
 #include "daemon/store_schema.h"
@@ -338,10 +339,11 @@ static int schema_create(struct store *store, const struct store_job *job, struc
     if (code == 0) {
         code = meta_put_text(store, "open_boot", "", error);
     }
-    if (code == 0) {
-        code = meta_put_number(store, "committed_step", 0, error);
+    static const char *const numbers[] = {"opened", "committed_step", "generation"};
+    for (size_t i = 0; code == 0 && i < sizeof numbers / sizeof numbers[0]; i++) {
+        code = meta_put_number(store, numbers[i], 0, error);
     }
-    return code == 0 ? meta_put_number(store, "generation", 0, error) : code;
+    return code;
 }
 
 /* Makes ballast.db whole or not at all: under another name, written back, closed, renamed. */
@@ -421,16 +423,57 @@ static int quick_check(struct store *store, struct error *error) {
     return code;
 }
 
-/* Whether the store was closed, and what its not having been means. */
+/* `opened` as the main file alone has it, without the WAL; 0 when it cannot be read so. */
+static uint64_t opened_in_main_file(const struct store *store) {
+    char uri[PATH_MAX + 64];
+    sqlite3 *db = NULL;
+    sqlite3_stmt *statement = NULL;
+    uint64_t opened = 0;
+    (void)snprintf(uri, sizeof uri, "file:/proc/self/fd/%d/%s?immutable=1", store->dir.fd,
+                   STATE_DB);
+    if (sqlite3_open_v2(uri, &db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, NULL) == SQLITE_OK &&
+        sqlite3_prepare_v2(db, "SELECT value FROM meta WHERE key = 'opened'", -1, &statement,
+                           NULL) == SQLITE_OK &&
+        sqlite3_step(statement) == SQLITE_ROW) {
+        opened = (uint64_t)sqlite3_column_int64(statement, 0);
+    }
+    (void)sqlite3_finalize(statement);
+    (void)sqlite3_close(db);
+    return opened;
+}
+
+static int refuse_missing_wal(struct store *store, struct error *error) {
+    const char *allowed = getenv("BALLAST_ALLOW_MISSING_WAL");
+    if (allowed != NULL && strcmp(allowed, "1") == 0) {
+        return 0;
+    }
+    store->finished = -EBADMSG;
+    return error_set(
+        error, -EBADMSG,
+        "%s/%s was not closed and its -wal is missing, so that commits may be missing; "
+        "restore the -wal, or the folder from a backup; if sqlite3 was run on it, "
+        "which writes the -wal back, start once with BALLAST_ALLOW_MISSING_WAL=1",
+        store->dir.path, STATE_DB);
+}
+
+/* Whether the WAL is the one that belongs here, whether the store was closed, and what its not
+ * having been means. */
 static int check_last_close(struct store *store, const struct state_file *file,
-                            struct error *error) {
+                            uint64_t opened_in_main, struct error *error) {
     char now[40];
     char *then = NULL;
-    int code = meta_text(store, "open_boot", &then, error);
+    uint64_t opened = 0;
+    int code = meta_number(store, "opened", &opened, error);
+    if (code == 0 && opened < opened_in_main) {
+        return damaged(store, STATE_DB "-wal is older than it", error);
+    }
+    if (code == 0) {
+        code = meta_text(store, "open_boot", &then, error);
+    }
     if (code == 0 && then[0] != '\0') {
         state_dir_boot_id(now);
         if (!file->wal) {
-            code = damaged(store, STATE_DB "-wal is missing", error);
+            code = refuse_missing_wal(store, error);
         } else if (file->shorter || now[0] == '\0' || strcmp(now, then) != 0) {
             code = quick_check(store, error);
         }
@@ -480,8 +523,15 @@ static int group_end(struct store *store, int code) {
 /* Marks the store open, in the main file too (see the head of this file). */
 static int mark_open(struct store *store, const struct store_job *job, struct error *error) {
     char boot[40];
+    uint64_t opened = 0;
     state_dir_boot_id(boot);
-    int code = store_begin(store, error);
+    int code = meta_number(store, "opened", &opened, error);
+    if (code == 0) {
+        code = store_begin(store, error);
+    }
+    if (code == 0) {
+        code = meta_put_number(store, "opened", opened + 1, error);
+    }
     if (code == 0) {
         code = meta_put_text(store, "open_boot", boot[0] == '\0' ? "unknown" : boot, error);
     }
@@ -498,10 +548,14 @@ static int mark_open(struct store *store, const struct store_job *job, struct er
 
 static int store_attach(struct store *store, const struct store_job *job, struct error *error) {
     struct state_file file;
+    uint64_t opened_in_main = 0;
     int code = state_dir_inspect(&store->dir, APPLICATION_ID, &file, error);
     if (code == 0 && !file.exists) {
         assert(job != NULL);
         code = store_create(store, job, error);
+    }
+    if (code == 0 && file.wal) {
+        opened_in_main = opened_in_main_file(store);
     }
     if (code == 0) {
         code = connection_open(store, STATE_DB, 0, error);
@@ -513,7 +567,7 @@ static int store_attach(struct store *store, const struct store_job *job, struct
         code = statements_prepare(store, error);
     }
     if (code == 0) {
-        code = check_last_close(store, &file, error);
+        code = check_last_close(store, &file, opened_in_main, error);
     }
     if (code < 0 || job == NULL) {
         return code;

@@ -1,0 +1,599 @@
+/* The store: what it keeps, whom it refuses, what it makes of damage. */
+#include "store_world.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char *dir;
+
+static int setup(void **state) {
+    (void)state;
+    dir = store_world_make(store_world_memory());
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    store_world_remove(dir);
+    return 0;
+}
+
+static const char *path_of(const char *name) {
+    static char path[300];
+    (void)snprintf(path, sizeof path, "%s/%s", dir, name);
+    return path;
+}
+
+static struct store *open_store(void) {
+    struct store *store = NULL;
+    struct error error = {0};
+    if (store_open(dir, &store_world_job, &store, &error) != 0) {
+        fail_msg("%s", error.text);
+    }
+    return store;
+}
+
+static void fill_store(uint64_t groups) {
+    struct store *store = open_store();
+    struct error error = {0};
+    for (uint64_t g = 0; g < groups; g++) {
+        if (store_world_put_group(store, g, &error) != 0) {
+            fail_msg("%s", error.text);
+        }
+    }
+    store_close(store);
+}
+
+static void expect_refusal(const struct store_job *job, int code, const char *expected) {
+    struct store *store = NULL;
+    struct error error = {0};
+    int found = store_open(dir, job, &store, &error);
+    if (found != code || store != NULL || strstr(error.text, expected) == NULL) {
+        fail_msg("code %d, not %d: '%s' lacks '%s'", found, code, error.text, expected);
+    }
+    assert_int_equal(error.code, code);
+}
+
+/* Runs SQL on the closed store, as an outsider. */
+static void outsider(const char *sql) {
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open(path_of("ballast.db"), &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_close(db), SQLITE_OK);
+}
+
+/* A child that does `work` on an open store and is then killed. */
+static void die_holding(void (*work)(struct store *store)) {
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        work(open_store());
+        (void)raise(SIGKILL);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+static void put_two_groups(struct store *store) {
+    if (store_world_put_group(store, 0, NULL) != 0 || store_world_put_group(store, 1, NULL) != 0) {
+        _exit(1);
+    }
+}
+
+static void do_nothing(struct store *store) {
+    (void)store;
+}
+
+static void a_fresh_store_is_empty_and_private(void **state) {
+    (void)state;
+    struct store_summary summary;
+    struct store_step step;
+    struct stat info;
+    char *text = NULL;
+    struct store *store = open_store();
+    assert_int_equal(store_summary(store, &summary, NULL), 0);
+    assert_int_equal(summary.committed_step, 0);
+    assert_int_equal(summary.steps_end, 0);
+    assert_int_equal(summary.generation, 0);
+    assert_int_equal(store_get_step(store, UINT64_MAX, &step, NULL), 0);
+    assert_int_equal(store_plan_text(store, &text, NULL), 0);
+    assert_string_equal(text, store_world_job.plan_text);
+    free(text);
+    store_close(store);
+    assert_int_equal(stat(dir, &info), 0);
+    assert_int_equal(info.st_mode & 07, 0);
+    assert_int_equal(access(path_of("ballast.db-wal"), F_OK), -1);
+    assert_int_equal(access(path_of("ballast.db.new"), F_OK), -1);
+}
+
+static void what_was_committed_is_read_back(void **state) {
+    (void)state;
+    fill_store(30);
+    struct store *store = open_store();
+    assert_int_equal(store_world_check(store), 30);
+    store_close(store);
+}
+
+static void a_step_is_found_by_any_later_one(void **state) {
+    (void)state;
+    struct store_step step;
+    fill_store(2);
+    struct store *store = open_store();
+    assert_int_equal(store_get_step(store, 1000, &step, NULL), 1);
+    assert_int_equal(step.step, 2);
+    store_close(store);
+}
+
+static void pruning_keeps_what_the_oldest_step_needs(void **state) {
+    (void)state;
+    struct store_step step;
+    uint8_t bytes[STORE_WORLD_STATE_BYTES];
+    struct store *store = open_store();
+    static const uint64_t kept[] = {0, 4, 8};
+    assert_int_equal(store_begin(store, NULL), 0);
+    for (size_t i = 0; i < 3; i++) {
+        store_world_step(kept[i], bytes, &step);
+        assert_int_equal(store_put_step(store, &step, NULL), 0);
+    }
+    assert_int_equal(store_prune(store, 6, NULL), 0);
+    assert_int_equal(store_commit(store, NULL), 0);
+    assert_int_equal(store_get_step(store, 3, &step, NULL), 0);
+    assert_int_equal(store_get_step(store, 6, &step, NULL), 1);
+    assert_int_equal(step.step, 4);
+    store_close(store);
+}
+
+static void a_group_that_was_rolled_back_never_was(void **state) {
+    (void)state;
+    struct store_step step;
+    uint8_t bytes[STORE_WORLD_STATE_BYTES];
+    struct store *store = open_store();
+    store_world_step(7, bytes, &step);
+    assert_int_equal(store_begin(store, NULL), 0);
+    assert_int_equal(store_put_step(store, &step, NULL), 0);
+    store_rollback(store);
+    assert_int_equal(store_get_step(store, 7, &step, NULL), 0);
+    assert_int_equal(store_world_put_group(store, 0, NULL), 0);
+    assert_int_equal(store_world_check(store), 1);
+    assert_int_equal(store_begin(store, NULL), 0);
+    store_close(store);
+}
+
+static void a_step_planned_again_replaces_its_row(void **state) {
+    (void)state;
+    struct store_step step;
+    uint8_t bytes[STORE_WORLD_STATE_BYTES];
+    struct store *store = open_store();
+    for (uint64_t other = 5; other <= 6; other++) {
+        store_world_step(other, bytes, &step);
+        step.step = 3;
+        assert_int_equal(store_begin(store, NULL), 0);
+        assert_int_equal(store_put_step(store, &step, NULL), 0);
+        assert_int_equal(store_commit(store, NULL), 0);
+    }
+    struct store_step found;
+    assert_int_equal(store_get_step(store, 3, &found, NULL), 1);
+    assert_memory_equal(found.digest, step.digest, 16);
+    assert_int_equal(found.state_bytes, step.state_bytes);
+    store_close(store);
+}
+
+static void the_wal_is_written_back_on_demand(void **state) {
+    (void)state;
+    struct store *store = open_store();
+    uint64_t groups = 0;
+    assert_int_equal(store_wal_bytes(store), 0);
+    while (store_wal_bytes(store) < 300000) {
+        assert_int_equal(store_world_put_group(store, groups++, NULL), 0);
+    }
+    uint64_t before = store_wal_bytes(store);
+    assert_int_equal(store_checkpoint(store, before, NULL), 0);
+    assert_int_equal(store_wal_bytes(store), before);
+    assert_int_equal(store_checkpoint(store, before - 1, NULL), 0);
+    assert_int_equal(store_wal_bytes(store), 0);
+    assert_int_equal(store_world_put_group(store, groups++, NULL), 0);
+    assert_true(store_wal_bytes(store) > 0 && store_wal_bytes(store) < 100000);
+    struct stat info;
+    assert_int_equal(stat(path_of("ballast.db-wal"), &info), 0);
+    assert_true((uint64_t)info.st_size <= before);
+    assert_int_equal(store_world_check(store), groups);
+    store_close(store);
+}
+
+static void a_second_opener_is_told_who_has_it(void **state) {
+    (void)state;
+    char expected[64];
+    struct store *store = open_store();
+    (void)snprintf(expected, sizeof expected, "(pid %d) uses %s; stop it", getpid(), dir);
+    expect_refusal(&store_world_job, -EBUSY, expected);
+    expect_refusal(NULL, -EBUSY, expected);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct store *other = NULL;
+        struct error error = {0};
+        int code = store_open(dir, &store_world_job, &other, &error);
+        _exit(code == -EBUSY && strstr(error.text, expected) != NULL ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    store_close(store);
+    store_close(open_store());
+}
+
+static void a_killed_owner_leaves_the_lock_free_at_once(void **state) {
+    (void)state;
+    die_holding(put_two_groups);
+    assert_int_equal(store_world_recover(dir, 2), 2);
+}
+
+static void another_job_is_refused_by_the_first_difference(void **state) {
+    (void)state;
+    struct store_job job = store_world_job;
+    fill_store(1);
+    job.plan_text = "algorithm = 1\nplan.window = 65536\nplan.micro_batches = 4\n";
+    expect_refusal(&job, -EINVAL,
+                   "holds another job: it has 'plan.window = 131072', this config has "
+                   "'plan.window = 65536'; set it back, or give this job another");
+    job.plan_text = "algorithm = 1\nplan.window = 131072\n";
+    expect_refusal(&job, -EINVAL, "it has 'plan.micro_batches = 8', this config has 'nothing'");
+    job.plan_text = "algorithm = 1\nplan.window = 131072\nplan.micro_batches = 8\nx.y = 1\n";
+    expect_refusal(&job, -EINVAL, "it has 'nothing', this config has 'x.y = 1'");
+    job = store_world_job;
+    job.job_digest[15] ^= 1;
+    expect_refusal(&job, -EINVAL, "the settings agree but the corpus differs");
+    job = store_world_job;
+    job.version = "9.9.9";
+    struct store *store = NULL;
+    assert_int_equal(store_open(dir, &job, &store, NULL), 0);
+    store_close(store);
+    assert_int_equal(store_world_recover(dir, 1), 1);
+}
+
+static void a_refused_job_leaves_a_killed_store_as_it_was(void **state) {
+    (void)state;
+    struct store_job job = store_world_job;
+    die_holding(put_two_groups);
+    job.plan_text = "algorithm = 2\n";
+    expect_refusal(&job, -EINVAL, "holds another job");
+    assert_int_equal(store_world_recover(dir, 2), 2);
+}
+
+static void reading_needs_no_job_and_changes_nothing(void **state) {
+    (void)state;
+    struct store *store = NULL;
+    struct stat before;
+    struct stat after;
+    die_holding(put_two_groups);
+    assert_int_equal(stat(path_of("ballast.db-wal"), &before), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(store_open(dir, NULL, &store, NULL), 0);
+        assert_int_equal(store_world_check(store), 2);
+        store_close(store);
+    }
+    assert_int_equal(stat(path_of("ballast.db-wal"), &after), 0);
+    assert_int_equal(before.st_size, after.st_size);
+    assert_int_equal(store_world_recover(dir, 2), 2);
+    assert_int_equal(store_open(dir, NULL, &store, NULL), 0);
+    assert_int_equal(store_world_check(store), 2);
+    store_close(store);
+    store_close(open_store());
+}
+
+static void reading_creates_nothing(void **state) {
+    (void)state;
+    expect_refusal(NULL, -ENOENT, dir);
+    assert_int_equal(access(dir, F_OK), -1);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    expect_refusal(NULL, -ENOENT, "ballast.db");
+    assert_int_equal(access(path_of("lock"), F_OK), -1);
+}
+
+static void write_file(const char *name, const void *bytes, size_t count) {
+    int fd = open(path_of(name), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, bytes, count), (ssize_t)count);
+    assert_int_equal(close(fd), 0);
+}
+
+static void damage_is_never_taken_for_an_empty_store(void **state) {
+    (void)state;
+    assert_int_equal(mkdir(dir, 0700), 0);
+    write_file("ballast.db", "", 0);
+    expect_refusal(&store_world_job, -EBADMSG, "restore the folder from a backup");
+    expect_refusal(NULL, -EBADMSG, "it has 0 bytes");
+    write_file("ballast.db", "SQLite format 3", 16);
+    expect_refusal(&store_world_job, -EBADMSG, "it has 16 bytes");
+    char junk[8192];
+    memset(junk, 'x', sizeof junk);
+    write_file("ballast.db", junk, sizeof junk);
+    expect_refusal(&store_world_job, -EBADMSG, "no SQLite header");
+    assert_int_equal(unlink(path_of("ballast.db")), 0);
+    write_file("ballast.db-wal", junk, sizeof junk);
+    expect_refusal(&store_world_job, -EBADMSG, "has a ballast.db-wal but no ballast.db");
+}
+
+static void a_half_made_store_is_made_again(void **state) {
+    (void)state;
+    assert_int_equal(mkdir(dir, 0700), 0);
+    write_file("ballast.db.new", "half", 4);
+    write_file("ballast.db.new-wal", "half", 4);
+    store_close(open_store());
+    assert_int_equal(access(path_of("ballast.db.new"), F_OK), -1);
+    assert_int_equal(access(path_of("ballast.db.new-wal"), F_OK), -1);
+}
+
+static void foreign_and_newer_files_are_refused(void **state) {
+    (void)state;
+    fill_store(1);
+    outsider("PRAGMA user_version = 2");
+    expect_refusal(&store_world_job, -ENOSYS, "has format 2, this version reads up to 1");
+    outsider("PRAGMA user_version = 0");
+    expect_refusal(&store_world_job, -EBADMSG, "it states no format");
+    outsider("PRAGMA user_version = 1; PRAGMA application_id = 7");
+    expect_refusal(&store_world_job, -EINVAL, "is not a Ballast store (application_id 7)");
+    outsider("PRAGMA application_id = 1112298324; DROP TABLE steps");
+    expect_refusal(&store_world_job, -EBADMSG, "no such table: steps");
+}
+
+static void meta_rows_that_are_missing_or_changed_are_damage(void **state) {
+    (void)state;
+    fill_store(3);
+    outsider("UPDATE meta SET value = 2 WHERE key = 'committed_step'");
+    struct store *store = open_store();
+    struct store_summary summary;
+    struct error error = {0};
+    assert_int_equal(store_summary(store, &summary, &error), -EBADMSG);
+    assert_non_null(strstr(error.text, "meta has no sound committed_step"));
+    assert_int_equal(store_begin(store, &error), -EBADMSG);
+    store_close(store);
+    store_world_empty(dir);
+    fill_store(3);
+    outsider("DELETE FROM meta WHERE key = 'job_digest'");
+    expect_refusal(&store_world_job, -EBADMSG, "meta has no sound job_digest");
+}
+
+static void a_changed_row_is_damage(void **state) {
+    (void)state;
+    static const char *const changes[] = {
+        "UPDATE steps SET tokens = tokens + 1 WHERE step = 2",
+        "UPDATE steps SET leftovers = 0 WHERE step = 2",
+        "UPDATE steps SET digest = zeroblob(16) WHERE step = 2",
+        "UPDATE steps SET digest = zeroblob(15) WHERE step = 2",
+        "UPDATE steps SET state = CAST(state || x'00' AS BLOB) WHERE step = 2",
+        "UPDATE steps SET state = x'' WHERE step = 2",
+        "UPDATE steps SET state = (SELECT state FROM steps WHERE step = 1) WHERE step = 2",
+        "DELETE FROM steps WHERE step = 2; UPDATE steps SET step = 2 WHERE step = 1",
+    };
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        struct store_step step;
+        struct error error = {0};
+        fill_store(3);
+        outsider(changes[i]);
+        struct store *store = open_store();
+        assert_int_equal(store_get_step(store, 2, &step, &error), -EBADMSG);
+        assert_non_null(strstr(error.text, "the row of step 2"));
+        store_close(store);
+        store_world_empty(dir);
+    }
+}
+
+static void a_store_that_lost_its_wal_is_refused(void **state) {
+    (void)state;
+    die_holding(put_two_groups);
+    assert_int_equal(unlink(path_of("ballast.db-wal")), 0);
+    expect_refusal(&store_world_job, -EBADMSG, "its -wal is missing");
+    expect_refusal(NULL, -EBADMSG, "its -wal is missing");
+    expect_refusal(&store_world_job, -EBADMSG, "its -wal is missing");
+}
+
+static void a_store_that_an_outsider_wrote_back_opens_when_told(void **state) {
+    (void)state;
+    die_holding(put_two_groups);
+    outsider("SELECT 1 FROM meta");
+    expect_refusal(&store_world_job, -EBADMSG, "start once with BALLAST_ALLOW_MISSING_WAL=1");
+    setenv("BALLAST_ALLOW_MISSING_WAL", "1", 1);
+    assert_int_equal(store_world_recover(dir, 2), 2);
+    unsetenv("BALLAST_ALLOW_MISSING_WAL");
+    assert_int_equal(store_world_recover(dir, 2), 2);
+}
+
+static void a_wal_of_an_earlier_opening_is_refused(void **state) {
+    (void)state;
+    static char old_wal[1 << 20];
+    die_holding(put_two_groups);
+    FILE *file = fopen(path_of("ballast.db-wal"), "r");
+    assert_non_null(file);
+    size_t count = fread(old_wal, 1, sizeof old_wal, file);
+    (void)fclose(file);
+    store_close(open_store());
+    die_holding(do_nothing);
+    write_file("ballast.db-wal", old_wal, count);
+    expect_refusal(&store_world_job, -EBADMSG, "ballast.db-wal is older than it");
+}
+
+static void a_truncated_file_is_refused_at_any_length(void **state) {
+    (void)state;
+    struct stat info;
+    fill_store(12);
+    assert_int_equal(stat(path_of("ballast.db"), &info), 0);
+    for (off_t length = info.st_size - 1; length > 0; length -= 3001) {
+        assert_int_equal(truncate(path_of("ballast.db"), length), 0);
+        expect_refusal(&store_world_job, -EBADMSG, "restore the folder");
+    }
+}
+
+/* Opens and reads everything: the number of wrong answers, which must be none. */
+static unsigned read_all(unsigned *refused) {
+    struct store *store = NULL;
+    struct store_summary summary;
+    uint8_t bytes[STORE_WORLD_STATE_BYTES];
+    unsigned wrong = 0;
+    if (store_open(dir, &store_world_job, &store, NULL) != 0) {
+        ++*refused;
+        return 0;
+    }
+    int code = store_summary(store, &summary, NULL);
+    wrong += code == 0 && summary.committed_step != store_world_end(11);
+    for (uint64_t k = 0; code >= 0 && k < store_world_end(12); k++) {
+        struct store_step found;
+        struct store_step expected;
+        code = store_get_step(store, k, &found, NULL);
+        if (code == 1) {
+            store_world_step(found.step, bytes, &expected);
+            wrong += found.step > k || found.state_bytes != expected.state_bytes ||
+                     memcmp(found.state, bytes, found.state_bytes) != 0 ||
+                     memcmp(found.digest, expected.digest, 16) != 0 ||
+                     memcmp(&found.balance, &expected.balance, sizeof found.balance) != 0;
+        }
+    }
+    *refused += code < 0;
+    store_close(store);
+    return wrong;
+}
+
+static void flipped_bytes_give_no_wrong_answer(void **state) {
+    (void)state;
+    uint64_t seed = 77;
+    unsigned refused = 0;
+    unsigned rounds = getenv("BALLAST_TEST_FULL") != NULL ? 20000 : 400;
+    fill_store(12);
+    FILE *file = fopen(path_of("ballast.db"), "r");
+    assert_non_null(file);
+    static char pristine[1 << 20];
+    size_t count = fread(pristine, 1, sizeof pristine, file);
+    assert_true(feof(file) && count > 4096);
+    (void)fclose(file);
+    for (unsigned round = 0; round < rounds; round++) {
+        static char bytes[1 << 20];
+        memcpy(bytes, pristine, count);
+        for (uint64_t flips = 1 + store_world_random(&seed) % 8; flips > 0; flips--) {
+            bytes[store_world_random(&seed) % count] ^= (char)(1 + store_world_random(&seed) % 255);
+        }
+        store_world_empty(dir);
+        write_file("ballast.db", bytes, count);
+        if (read_all(&refused) != 0) {
+            fail_msg("round %u of seed 77 gave a wrong answer", round);
+        }
+    }
+    assert_true(refused > rounds / 2);
+}
+
+static const char *boot_id = "this boot";
+
+void __wrap_state_dir_boot_id(char out[40]);
+void __wrap_state_dir_boot_id(char out[40]) {
+    (void)snprintf(out, 40, "%s", boot_id);
+}
+
+/* Ruins the last page of the file, which nothing reads that opens a store. */
+static void ruin_last_page(void) {
+    struct stat info;
+    uint8_t page[4096];
+    memset(page, 0xff, sizeof page);
+    int fd = open(path_of("ballast.db"), O_WRONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(fstat(fd, &info), 0);
+    assert_int_equal(pwrite(fd, page, sizeof page, info.st_size - 4096), 4096);
+    assert_int_equal(close(fd), 0);
+}
+
+static void after_a_crash_of_the_machine_the_whole_file_is_checked(void **state) {
+    (void)state;
+    fill_store(12);
+    ruin_last_page();
+    die_holding(do_nothing);
+    store_close(open_store()); /* a process died: no time is spent */
+    die_holding(do_nothing);
+    boot_id = "the next boot";
+    expect_refusal(&store_world_job, -EBADMSG, "is damaged: ***");
+    boot_id = "";
+    expect_refusal(NULL, -EBADMSG, "is damaged");
+    boot_id = "this boot";
+    store_close(open_store());
+    boot_id = "the next boot";
+    store_close(open_store()); /* it was closed */
+    boot_id = "this boot";
+}
+
+static long f_type;
+
+int __real_fstatfs(int fd, struct statfs *info);
+int __wrap_fstatfs(int fd, struct statfs *info);
+int __wrap_fstatfs(int fd, struct statfs *info) {
+    int code = __real_fstatfs(fd, info);
+    if (f_type != 0) {
+        info->f_type = f_type;
+    }
+    return code;
+}
+
+static void a_network_folder_is_refused_unless_told(void **state) {
+    (void)state;
+    f_type = 0x6969;
+    expect_refusal(&store_world_job, -EINVAL, "is on NFS");
+    f_type = 0x65735546;
+    expect_refusal(&store_world_job, -EINVAL, "is on FUSE or virtiofs");
+    assert_int_equal(access(path_of("lock"), F_OK), -1);
+    setenv("BALLAST_ALLOW_NETWORK_STATE", "1", 1);
+    store_close(open_store());
+    unsetenv("BALLAST_ALLOW_NETWORK_STATE");
+    f_type = 0;
+}
+
+static void a_folder_that_cannot_be_made_is_named(void **state) {
+    (void)state;
+    struct store *store = NULL;
+    struct error error = {0};
+    assert_int_equal(store_open("/nowhere/at/all", &store_world_job, &store, &error), -ENOENT);
+    assert_non_null(strstr(error.text, "/nowhere/at/all"));
+    assert_int_equal(store_open("/dev/null", &store_world_job, &store, &error), -ENOTDIR);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_fresh_store_is_empty_and_private),
+        TEST(what_was_committed_is_read_back),
+        TEST(a_step_is_found_by_any_later_one),
+        TEST(pruning_keeps_what_the_oldest_step_needs),
+        TEST(a_group_that_was_rolled_back_never_was),
+        TEST(a_step_planned_again_replaces_its_row),
+        TEST(the_wal_is_written_back_on_demand),
+        TEST(a_second_opener_is_told_who_has_it),
+        TEST(a_killed_owner_leaves_the_lock_free_at_once),
+        TEST(another_job_is_refused_by_the_first_difference),
+        TEST(a_refused_job_leaves_a_killed_store_as_it_was),
+        TEST(reading_needs_no_job_and_changes_nothing),
+        TEST(reading_creates_nothing),
+        TEST(damage_is_never_taken_for_an_empty_store),
+        TEST(a_half_made_store_is_made_again),
+        TEST(foreign_and_newer_files_are_refused),
+        TEST(meta_rows_that_are_missing_or_changed_are_damage),
+        TEST(a_changed_row_is_damage),
+        TEST(a_store_that_lost_its_wal_is_refused),
+        TEST(a_store_that_an_outsider_wrote_back_opens_when_told),
+        TEST(a_wal_of_an_earlier_opening_is_refused),
+        TEST(a_truncated_file_is_refused_at_any_length),
+        TEST(flipped_bytes_give_no_wrong_answer),
+        TEST(after_a_crash_of_the_machine_the_whole_file_is_checked),
+        TEST(a_network_folder_is_refused_unless_told),
+        TEST(a_folder_that_cannot_be_made_is_named),
+    };
+    return cmocka_run_group_tests_name("daemon_store", tests, NULL, NULL);
+}
