@@ -59,25 +59,22 @@ static int read_index_file(const struct megatron_file *file, uint64_t offset, vo
     return read_all(*(const int *)file->context, offset, to, count, &have);
 }
 
-static int refuse_path(const struct dataset *dataset, const char *path, int code,
+static int refuse_path(const char *path, int code, const struct foreign_format *foreign,
                        struct error *error) {
-    const struct foreign_format *foreign = code == -ENOENT ? foreign_by_path(dataset->prefix)
-                                                           : NULL;
     if (foreign != NULL) {
-        return error_set(error, code, "%s: no such file; '%s' is %s; %s", path, dataset->prefix,
-                         foreign->name, foreign->remedy);
+        return error_set(error, code, "%s: no such file, but there is %s; %s", path, foreign->name,
+                         foreign->remedy);
     }
     return error_set(error, code, "%s: %s; check the prefix and the permissions", path,
                      strerror(-code));
 }
 
 /* A regular file, for reading. */
-static int open_file(const struct dataset *dataset, const char *path, int *fd, uint64_t *bytes,
-                     struct error *error) {
+static int open_file(const char *path, int *fd, uint64_t *bytes, struct error *error) {
     struct stat info;
     int opened = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (opened < 0) {
-        return refuse_path(dataset, path, -errno, error);
+        return refuse_path(path, -errno, NULL, error);
     }
     if (fstat(opened, &info) < 0 || !S_ISREG(info.st_mode)) {
         close(opened);
@@ -97,9 +94,12 @@ static int load_index(struct dataset *dataset, struct error *error) {
         return error_set(error, -ENOMEM, "no memory for a path; free some memory");
     }
     file.path = path;
-    int rc = open_file(dataset, path, &fd, &file.bytes, error);
+    int rc = open_file(path, &fd, &file.bytes, error);
+    if (rc == -ENOENT) {
+        rc = refuse_path(path, rc, foreign_by_path(dataset->prefix), error);
+    }
     if (rc == 0) {
-        rc = open_file(dataset, dataset->bin_path, &dataset->bin_fd, &dataset->bin_bytes, error);
+        rc = open_file(dataset->bin_path, &dataset->bin_fd, &dataset->bin_bytes, error);
     }
     if (rc == 0) {
         rc = megatron_index_init(&dataset->index, &file, dataset->bin_path, dataset->bin_bytes,

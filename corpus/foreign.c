@@ -74,7 +74,6 @@ static const struct path_row {
     const struct foreign_format *format;
 } path_rows[] = {
     {"_text_document.idx", &without_key},
-    {".idx", &with_suffix},
     {".ds", &datatrove},
     {".npy", &olmo},
     {".parquet", &arrow},
@@ -141,7 +140,21 @@ static bool ends_with(const char *text, const char *ending) {
     return text_chars > ending_chars && strcmp(text + text_chars - ending_chars, ending) == 0;
 }
 
+/* PREFIX is x.idx or x.bin, and there is an x.idx. */
+static bool has_suffix(const char *prefix) {
+    char index[PATH_MAX];
+    size_t stem_chars = strlen(prefix) - strlen(".idx");
+    if (!ends_with(prefix, ".idx") && !ends_with(prefix, ".bin")) {
+        return false;
+    }
+    int chars = snprintf(index, sizeof index, "%.*s.idx", (int)stem_chars, prefix);
+    return chars < (int)sizeof index && access(index, F_OK) == 0;
+}
+
 const struct foreign_format *foreign_by_path(const char *prefix) {
+    if (has_suffix(prefix)) {
+        return &with_suffix;
+    }
     for (size_t i = 0; i < sizeof path_rows / sizeof path_rows[0]; i++) {
         const struct path_row *row = &path_rows[i];
         struct stat info;
