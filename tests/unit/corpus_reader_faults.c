@@ -37,6 +37,9 @@ static struct {
     unsigned features;
 } kernel = {~0u, ~0u};
 
+/* Reads that io_uring was told to hand to its workers at once. */
+static atomic_uint reads_forced_async;
+
 static _Thread_local bool drop_next_write; /* of this thread: the wake-up of a submit */
 
 static bool read_fault_hits(void) {
@@ -106,6 +109,10 @@ int __wrap_io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uri
                                             sigset_t *mask) {
     if (read_fault.kind == FAULT_REFUSED && read_fault_hits()) {
         return -read_fault.error;
+    }
+    for (unsigned i = ring->sq.sqe_head; i != ring->sq.sqe_tail; i++) {
+        bool forced = ring->sq.sqes[i & ring->sq.ring_mask].flags & IOSQE_ASYNC;
+        atomic_fetch_add(&reads_forced_async, forced);
     }
     int rc = __real_io_uring_submit_and_wait_timeout(ring, cqe, wait, ts, mask);
     unsigned tail = io_uring_smp_load_acquire(ring->cq.ktail);
@@ -242,11 +249,17 @@ static void a_short_read_is_continued(void **state) {
 }
 
 static void an_interrupted_read_is_issued_again(void **state) {
+    atomic_store(&reads_forced_async, 0);
     exhaust_both(state, FAULT_ERRNO, EINTR, false, 0);
+    assert_int_equal(atomic_load(&reads_forced_async), 0);
 }
 
-static void a_postponed_read_is_issued_again(void **state) {
+/* io_uring says EAGAIN where it could not go on without blocking; asked the same way again it would
+ * say so again. */
+static void a_postponed_read_is_issued_again_where_it_may_block(void **state) {
+    atomic_store(&reads_forced_async, 0);
     exhaust_both(state, FAULT_ERRNO, EAGAIN, false, 0);
+    assert_true(atomic_load(&reads_forced_async) >= 12);
 }
 
 static void a_read_that_is_interrupted_for_ever_fails(void **state) {
@@ -353,7 +366,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_short_read_is_continued),
         cmocka_unit_test(an_interrupted_read_is_issued_again),
-        cmocka_unit_test(a_postponed_read_is_issued_again),
+        cmocka_unit_test(a_postponed_read_is_issued_again_where_it_may_block),
         cmocka_unit_test(a_read_that_is_interrupted_for_ever_fails),
         cmocka_unit_test(a_read_that_fails_once_is_tried_again),
         cmocka_unit_test(a_read_that_goes_on_failing_fails_the_job),
