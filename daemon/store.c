@@ -337,6 +337,9 @@ static int schema_create(struct store *store, const struct store_job *job, struc
         code = meta_put_text(store, "plan_text", job->plan_text, error);
     }
     if (code == 0) {
+        code = meta_put_text(store, "version", job->version, error);
+    }
+    if (code == 0) {
         code = meta_put_text(store, "open_boot", "", error);
     }
     static const char *const numbers[] = {"opened", "committed_step", "generation"};
@@ -520,6 +523,23 @@ static int group_end(struct store *store, int code) {
     return code;
 }
 
+/* Whether the mark of an opening that was never closed serves this one too: the same boot and
+ * version, and it has reached the main file. Saves a killed daemon's successor all syncs. */
+static bool mark_holds(struct store *store, const struct store_job *job, uint64_t opened_in_main) {
+    char now[40];
+    char *then = NULL;
+    char *version = NULL;
+    uint64_t opened = 0;
+    state_dir_boot_id(now);
+    bool holds = meta_number(store, "opened", &opened, NULL) == 0 &&
+                 meta_text(store, "open_boot", &then, NULL) == 0 &&
+                 meta_text(store, "version", &version, NULL) == 0 && opened == opened_in_main &&
+                 now[0] != '\0' && strcmp(then, now) == 0 && strcmp(version, job->version) == 0;
+    free(then);
+    free(version);
+    return holds;
+}
+
 /* Marks the store open, in the main file too (see the head of this file). */
 static int mark_open(struct store *store, const struct store_job *job, struct error *error) {
     char boot[40];
@@ -577,7 +597,8 @@ static int store_attach(struct store *store, const struct store_job *job, struct
     if (code == 0) {
         code = store_exec(store, "PRAGMA journal_mode = WAL", "open", error);
     }
-    if (code == 0) {
+    store->marked = code == 0 && mark_holds(store, job, opened_in_main);
+    if (code == 0 && !store->marked) {
         code = mark_open(store, job, error);
     }
     return code == -ENOSPC ? mark_open(store, job, error) : code; /* the reserve has been given */

@@ -238,7 +238,7 @@ static void a_second_opener_is_told_who_has_it(void **state) {
 static void a_killed_owner_leaves_the_lock_free_at_once(void **state) {
     (void)state;
     die_holding(put_two_groups);
-    assert_int_equal(store_world_recover(dir, 2), 2);
+    assert_int_equal(store_world_recover(dir, 2, 0), 2);
 }
 
 static void another_job_is_refused_by_the_first_difference(void **state) {
@@ -261,7 +261,7 @@ static void another_job_is_refused_by_the_first_difference(void **state) {
     struct store *store = NULL;
     assert_int_equal(store_open(dir, &job, &store, NULL), 0);
     store_close(store);
-    assert_int_equal(store_world_recover(dir, 1), 1);
+    assert_int_equal(store_world_recover(dir, 1, 0), 1);
 }
 
 static void a_refused_job_leaves_a_killed_store_as_it_was(void **state) {
@@ -270,7 +270,7 @@ static void a_refused_job_leaves_a_killed_store_as_it_was(void **state) {
     die_holding(put_two_groups);
     job.plan_text = "algorithm = 2\n";
     expect_refusal(&job, -EINVAL, "holds another job");
-    assert_int_equal(store_world_recover(dir, 2), 2);
+    assert_int_equal(store_world_recover(dir, 2, 0), 2);
 }
 
 static void reading_needs_no_job_and_changes_nothing(void **state) {
@@ -287,7 +287,7 @@ static void reading_needs_no_job_and_changes_nothing(void **state) {
     }
     assert_int_equal(stat(path_of("ballast.db-wal"), &after), 0);
     assert_int_equal(before.st_size, after.st_size);
-    assert_int_equal(store_world_recover(dir, 2), 2);
+    assert_int_equal(store_world_recover(dir, 2, 0), 2);
     assert_int_equal(store_open(dir, NULL, &store, NULL), 0);
     assert_int_equal(store_world_check(store), 2);
     store_close(store);
@@ -407,9 +407,9 @@ static void a_store_that_an_outsider_wrote_back_opens_when_told(void **state) {
     outsider("SELECT 1 FROM meta");
     expect_refusal(&store_world_job, -EBADMSG, "start once with BALLAST_ALLOW_MISSING_WAL=1");
     setenv("BALLAST_ALLOW_MISSING_WAL", "1", 1);
-    assert_int_equal(store_world_recover(dir, 2), 2);
+    assert_int_equal(store_world_recover(dir, 2, 0), 2);
     unsetenv("BALLAST_ALLOW_MISSING_WAL");
-    assert_int_equal(store_world_recover(dir, 2), 2);
+    assert_int_equal(store_world_recover(dir, 2, 0), 2);
 }
 
 static void a_wal_of_an_earlier_opening_is_refused(void **state) {

@@ -38,8 +38,8 @@ int store_world_put_group(struct store *store, uint64_t group, struct error *err
  * returns g; fails the test otherwise. */
 uint64_t store_world_check(struct store *store);
 
-/* Opens, checks that `acknowledged` groups are there and at most one more, closes; the same with
- * SQLite's integrity check. Returns the groups. */
-uint64_t store_world_recover(const char *state_dir, uint64_t acknowledged);
+/* Opens, checks that `acknowledged` groups are there and at most `more` (one for each life of a
+ * process since), closes; the same with SQLite's integrity check. Returns the groups. */
+uint64_t store_world_recover(const char *state_dir, uint64_t acknowledged, uint64_t more);
 
 #endif
