@@ -33,11 +33,15 @@ static bool is_finished(const struct corpus_source *source, const struct source_
            (epochs > 0 && cursor->datasets[dataset].epoch >= epochs);
 }
 
+static __int128 product(uint64_t a, uint64_t b) {
+    return (__int128)((unsigned __int128)a * b);
+}
+
 /* The dataset that lags most behind its share; false when all are finished. */
 static bool choose_dataset(const struct corpus_source *source, const struct source_cursor *cursor,
                            uint32_t *out) {
-    __int128 total = 0;
-    __int128 weights = 0;
+    uint64_t total = 0;
+    uint64_t weights = 0;
     for (uint32_t i = 0; i < cursor->dataset_count; i++) {
         if (!is_finished(source, cursor, i)) {
             total += cursor->datasets[i].stream_tokens;
@@ -50,8 +54,8 @@ static bool choose_dataset(const struct corpus_source *source, const struct sour
         if (is_finished(source, cursor, i)) {
             continue;
         }
-        __int128 deficit = catalog_weight(source->catalog, i) * total -
-                           cursor->datasets[i].stream_tokens * weights;
+        __int128 deficit = product(catalog_weight(source->catalog, i), total) -
+                           product(cursor->datasets[i].stream_tokens, weights);
         if (!found || deficit > largest) {
             largest = deficit;
             *out = i;
