@@ -21,6 +21,9 @@ static void decode(uint32_t datasets, const uint8_t *bytes, size_t count) {
     if (plan_state_decode(state, bytes, count, &error) == 0) {
         uint8_t *again = malloc(count);
         assert(plan_state_conserves(state));
+        for (uint32_t i = 0; i < state->waiting_count; i++) {
+            assert(state->waiting[i].document.stream_index < state->stream_parts);
+        }
         assert(plan_state_encode(state, again, count) == count);
         assert(memcmp(bytes, again, count) == 0);
         free(again);

@@ -236,11 +236,27 @@ static void a_waiting_part_takes_at_most_24_bytes(void **state) {
     }
 }
 
+/* What planning may rely on in whatever was accepted. */
+static bool makes_sense(const struct plan_state *state) {
+    bool sense = plan_state_conserves(state) && state->waiting_count <= state->waiting_max;
+    for (uint32_t i = 0; i < state->waiting_count; i++) {
+        const struct document *part = &state->waiting[i].document;
+        sense = sense && part->dataset < state->cursor.dataset_count && part->length > 0 &&
+                (uint64_t)part->offset + part->length <= part->document_length &&
+                part->stream_index < state->stream_parts;
+        if (i > 0 && !state->draining) {
+            sense = sense && part->stream_index > state->waiting[i - 1].document.stream_index;
+        }
+    }
+    return sense;
+}
+
 static int decode(uint32_t datasets, const uint8_t *bytes, size_t count, bool *canonical) {
     static uint8_t again[2 * BYTES];
     struct plan_state *decoded = plan_state_create(datasets, WAITING_MAX);
     int code = plan_state_decode(decoded, bytes, count, NULL);
-    *canonical = code < 0 || (plan_state_encode(decoded, again, sizeof again) == count &&
+    *canonical = code < 0 || (makes_sense(decoded) &&
+                              plan_state_encode(decoded, again, sizeof again) == count &&
                               memcmp(bytes, again, count) == 0);
     if (code < 0) { /* as after creation */
         *canonical = decoded->waiting_count == 0 && decoded->step == 0 &&
@@ -277,7 +293,7 @@ static void every_truncation_is_refused(void **state) {
     (void)state;
     static uint8_t bytes[BYTES];
     static uint8_t cut[BYTES];
-    for (uint64_t seed = 1; seed <= 20; seed++) {
+    for (uint64_t seed = 1; seed <= 8; seed++) {
         uint32_t datasets;
         bool canonical;
         size_t count = make_small(seed, bytes, &datasets);
@@ -296,7 +312,7 @@ static void every_flipped_bit_is_refused_or_means_itself(void **state) {
     (void)state;
     static uint8_t bytes[BYTES];
     uint32_t accepted = 0;
-    for (uint64_t seed = 1; seed <= 20; seed++) {
+    for (uint64_t seed = 1; seed <= 8; seed++) {
         uint32_t datasets;
         bool canonical;
         size_t count = make_small(seed, bytes, &datasets);
@@ -315,6 +331,24 @@ static void every_flipped_bit_is_refused_or_means_itself(void **state) {
         }
     }
     assert_true(accepted > 0); /* some fields may be anything: the test reaches them */
+}
+
+/* The step of this state is 0, at byte 5: as ten bytes whose last has a bit too many, it would be 0
+ * again if that bit were lost. */
+static void an_integer_of_65_bits_is_refused(void **state) {
+    (void)state;
+    static uint8_t bytes[BYTES];
+    static const uint8_t wide[] = {0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02};
+    bool canonical;
+    struct plan_state *fresh = plan_state_create(1, WAITING_MAX);
+    size_t count = plan_state_encode(fresh, bytes, sizeof bytes);
+    assert_int_equal(bytes[5], 0);
+    memmove(bytes + 5 + sizeof wide, bytes + 6, count - 6);
+    memcpy(bytes + 5, wide, sizeof wide);
+    count += sizeof wide - 1;
+    rehash(bytes, count);
+    assert_int_equal(decode(1, bytes, count, &canonical), -EBADMSG);
+    plan_state_destroy(fresh);
 }
 
 static void refusals_say_which(void **state) {
@@ -347,6 +381,7 @@ int main(void) {
         cmocka_unit_test(a_waiting_part_takes_at_most_24_bytes),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(every_flipped_bit_is_refused_or_means_itself),
+        cmocka_unit_test(an_integer_of_65_bits_is_refused),
         cmocka_unit_test(refusals_say_which),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -200,8 +200,27 @@ static void check_micro_batch(const struct world *world, const struct step_plan 
     check_shards(world, plan, micro_batch);
 }
 
+static int by_stream_index(const void *a, const void *b) {
+    const struct document *x = a;
+    const struct document *y = b;
+    return x->stream_index < y->stream_index ? -1 : x->stream_index > y->stream_index;
+}
+
+static uint64_t original_ppm(const struct step_plan *plan) {
+    static struct document documents[4096];
+    static uint32_t lengths[4096];
+    memcpy(documents, plan->documents, plan->document_count * sizeof *documents);
+    qsort(documents, plan->document_count, sizeof *documents, by_stream_index);
+    for (uint32_t i = 0; i < plan->document_count; i++) {
+        lengths[i] = documents[i].length;
+    }
+    return balance_of_spans(lengths, plan->document_count, plan->micro_batch_count);
+}
+
 /* Ratios as plan.h defines them, and the bound below what was reached. */
-static void check_balance(const struct world *world, const struct step_plan *plan) {
+static void check_balance(const struct world *world, const struct step_plan *plan,
+                          const struct plan_state *after) {
+    const struct balance *balance = &plan->balance;
     uint32_t micro_batches = plan->micro_batch_count;
     uint64_t work_max = 0;
     uint64_t work_sum = 0;
@@ -210,14 +229,41 @@ static void check_balance(const struct world *world, const struct step_plan *pla
         work_max = work > work_max ? work : work_max;
         work_sum += work;
     }
-    WORLD_CHECK(world, plan->balance.total_ppm == work_max * micro_batches * 1000000 / work_sum);
-    WORLD_CHECK(world, plan->balance.bound_ppm <= plan->balance.total_ppm);
-    WORLD_CHECK(world, plan->balance.bound_ppm >= 1000000);
-    WORLD_CHECK(world, plan->balance.attention_ppm >= 1000000);
-    WORLD_CHECK(world, plan->balance.context_ppm >= 1000000);
-    WORLD_CHECK(world, plan->balance.original_ppm >= 1000000);
+    uint64_t token_steps = 0;
+    for (uint32_t i = 0; i < after->cursor.dataset_count; i++) {
+        token_steps += after->delays[i].delay_token_steps;
+    }
+    WORLD_CHECK(world, balance->total_ppm == work_max * micro_batches * 1000000 / work_sum);
+    WORLD_CHECK(world, balance->predicted_ppm == balance->total_ppm);
+    WORLD_CHECK(world, 1000000 <= balance->bound_ppm && balance->bound_ppm <= balance->total_ppm);
+    WORLD_CHECK(world, balance->attention_ppm >= 1000000 && balance->context_ppm >= 1000000);
+    WORLD_CHECK(world, balance->original_ppm == original_ppm(plan));
+    WORLD_CHECK(world, balance->delay_mean_milli == token_steps * 1000 / after->delivered_tokens);
     if (world->options.policy == POLICY_PLAIN && world->options.documents_max >= WORLD_NO_LIMIT) {
-        WORLD_CHECK(world, plan->balance.delay_max == 0);
+        WORLD_CHECK(world, balance->delay_max == 0);
+    }
+}
+
+/* The histogram is that of the delays that were summed. */
+static void check_delays(const struct world *world, const struct plan_state *after) {
+    for (uint32_t i = 0; i < after->cursor.dataset_count; i++) {
+        const struct delay_counts *delays = &after->delays[i];
+        uint64_t tokens = 0;
+        uint64_t token_steps = 0;
+        uint64_t largest = 0;
+        for (uint64_t delay = 0; delay < DELAY_BUCKETS; delay++) {
+            tokens += delays->tokens_by_delay[delay];
+            token_steps += delays->tokens_by_delay[delay] * delay;
+            largest = delays->tokens_by_delay[delay] > 0 ? delay : largest;
+        }
+        WORLD_CHECK(world, tokens == delays->delivered_tokens);
+        if (delays->delay_max < DELAY_BUCKETS - 1) {
+            WORLD_CHECK(world, largest == delays->delay_max);
+            WORLD_CHECK(world, token_steps == delays->delay_token_steps);
+        } else {
+            WORLD_CHECK(world, largest == DELAY_BUCKETS - 1);
+            WORLD_CHECK(world, token_steps <= delays->delay_token_steps);
+        }
     }
 }
 
@@ -292,7 +338,8 @@ static void check_step(const struct world *world, const struct plan_state *befor
     WORLD_CHECK(world, memcmp(digest, plan->digest, sizeof digest) == 0);
     check_full(world, plan, after);
     check_labels(world, plan);
-    check_balance(world, plan);
+    check_balance(world, plan, after);
+    check_delays(world, after);
     check_state(world, before, after, plan);
 }
 
@@ -319,8 +366,7 @@ static struct plan_state *resumed(const struct world *world, const struct planne
     WORLD_CHECK(world, plan_state_encode(decoded, again, sizeof again) == count);
     WORLD_CHECK(world, memcmp(bytes, again, count) == 0);
     if (planner_check_state(planner, decoded, &error) != 0) {
-        print_error("%s\n", error.text);
-        WORLD_CHECK(world, !"a state of this stream is accepted");
+        world_fail(world, error.text, __FILE__, __LINE__);
     }
     return decoded;
 }

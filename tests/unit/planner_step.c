@@ -212,6 +212,31 @@ static void what_does_not_fit_is_first_in_line(void **state) {
     job_stop(&job);
 }
 
+/* Ten steps' worth of tokens are due, two documents are allowed. */
+static void reading_stops_at_documents_max(void **state) {
+    (void)state;
+    const uint32_t lengths[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 8, 8, 1, 1, 1};
+    struct plan_options options = two_by_eight(POLICY_WLB_BANDS);
+    struct job job;
+    options.step_tokens = 4;
+    options.documents_max = 2;
+    options.backlog_max = 0;
+    job_start(&job, options, lengths, 15);
+    for (uint64_t step = 0; step < 5; step++) {
+        struct step_plan *plan = job_step(&job);
+        assert_int_equal(plan->tokens, 2);
+        assert_int_equal(job.now->stream_parts, 2 * (step + 1));
+        assert_int_equal(plan->documents[0].nominal_step, step / 2);
+        step_plan_destroy(plan);
+    }
+    struct step_plan *plan = job_step(&job); /* both are late already, so none is early */
+    assert_int_equal(plan->tokens, 16);
+    assert_int_equal(plan->release.forced, 2);
+    assert_int_equal(plan->release.early, 0);
+    step_plan_destroy(plan);
+    job_stop(&job);
+}
+
 static void plain_deals_windows_in_reading_order(void **state) {
     (void)state;
     const uint32_t lengths[] = {8, 3, 10, 11, 20};
@@ -318,6 +343,10 @@ static void states_of_another_corpus_or_job_are_refused(void **state) {
     job.now->draining = true;
     job.now->drain_steps = 2;
     refuses_state(&job, "drain of 2 steps");
+    job.now->waiting_count = 2;
+    job.now->waiting[1] = job.now->waiting[0];
+    job.now->waiting[0].bin = job.now->waiting[1].bin = 2;
+    refuses_state(&job, "at most 10 tokens"); /* two of 7 in one bin, of the right step */
     job.now->draining = false;
     job.now->cursor.open = true;
     job.now->cursor.open_document = 1;
@@ -382,6 +411,7 @@ int main(void) {
         cmocka_unit_test(what_is_due_leaves_alone),
         cmocka_unit_test(a_step_is_filled_from_the_stream_ahead),
         cmocka_unit_test(what_does_not_fit_is_first_in_line),
+        cmocka_unit_test(reading_stops_at_documents_max),
         cmocka_unit_test(plain_deals_windows_in_reading_order),
         cmocka_unit_test(memory_that_runs_out_leaves_everything_as_it_was),
         cmocka_unit_test(a_step_allocates_once),
