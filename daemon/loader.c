@@ -54,7 +54,7 @@ static void loader_commit(struct session *session, const struct session_call *ca
                        step, member->delivered_step);
         return;
     }
-    if (session->commit_count == SESSION_CALLS_MAX) {
+    if (session->commit_count == SESSION_COMMITS_MAX) {
         session_refuse(session, call->stream, STATUS_RESOURCE_EXHAUSTED,
                        "%u commits of this rank are not durable yet", session->commit_count);
         return;
@@ -174,12 +174,9 @@ void loader_leave(struct session *session, uint64_t now_ns) {
                 member->step);
 }
 
-int loader_tick(struct session *session, uint64_t now_ns) {
+int loader_judge(struct session *session) {
     const struct session_world *world = session->world;
     struct member *member = session->member;
-    if (now_ns - session->progress_ns <= world->roster->lease_ns) {
-        return 0;
-    }
     bool blocks = roster_blames(world->roster, member, session->held_count > 0);
     if (!blocks && !world->ops->congested(session)) {
         return 0;

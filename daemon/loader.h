@@ -29,8 +29,8 @@ bool loader_call(struct session *session, const struct session_call *call, uint6
 /* Answers the Commits that are durable. */
 void loader_acknowledge(struct session *session, uint64_t now_ns);
 
-/* Leases: 0, or -ETIMEDOUT when the rank was cut. */
-int loader_tick(struct session *session, uint64_t now_ns);
+/* The rank was silent for its lease: 0, or -ETIMEDOUT when it was cut for that. */
+int loader_judge(struct session *session);
 
 /* The session is over: holds and identity go back. */
 void loader_leave(struct session *session, uint64_t now_ns);

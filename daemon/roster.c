@@ -40,9 +40,13 @@ int roster_init(struct roster *roster, const struct rank_place *mesh, const uint
     *roster = (struct roster){.mesh = *mesh,
                               .micro_batches = micro_batches,
                               .lease_ns = lease_ns,
-                              .committed_step = committed_step,
-                              .replica_members = mesh->pp * mesh->cp * mesh->tp};
-    assert(micro_batches > 0 && roster->replica_members > 0);
+                              .committed_step = committed_step};
+    uint64_t ranks = (uint64_t)mesh->pp * mesh->cp * mesh->tp;
+    assert(micro_batches > 0 && ranks > 0);
+    if (ranks * mesh->dp > ROSTER_RANKS_MAX) {
+        return -ERANGE;
+    }
+    roster->replica_members = (uint32_t)ranks;
     roster->replica_of_dp = calloc(mesh->dp, sizeof *roster->replica_of_dp);
     if (roster->replica_of_dp == NULL) {
         return -ENOMEM;
@@ -90,6 +94,7 @@ int roster_join(struct roster *roster, struct member *member, uint64_t now_ns) {
         member->delivered_step = roster->committed_step;
     }
     member->connected = true;
+    member->seen = true;
     return 0;
 }
 

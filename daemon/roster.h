@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define ROSTER_RANKS_MAX (1u << 20) /* of the whole mesh */
+
 struct rank_place {
     uint32_t dp, pp, cp, tp;
 };
@@ -21,6 +23,7 @@ struct rank_place {
 struct member {
     struct rank_place place;
     uint32_t replica;        /* number of its dp among the local replicas */
+    bool seen;               /* was connected since the start */
     bool connected;          /* a session has this identity */
     bool streaming;          /* ... and a stream that is not over */
     bool subscribed;         /* ... that wants slots: tokens or labels */
@@ -47,7 +50,8 @@ struct roster {
     uint64_t committed_step;
 };
 
-/* `local` has mesh.dp flags, at least one set. -ENOMEM. */
+/* `local` has mesh.dp flags, at least one set. -ENOMEM; -ERANGE for a mesh of more than
+ * ROSTER_RANKS_MAX ranks. */
 int roster_init(struct roster *roster, const struct rank_place *mesh, const uint8_t *local,
                 uint32_t micro_batches, uint64_t lease_ns, uint64_t committed_step,
                 uint64_t now_ns);

@@ -48,6 +48,7 @@ void session_deinit(struct session *session, uint64_t now_ns) {
     if (session->state == SESSION_CLOSED) {
         return;
     }
+    session->world->ops->closed(session);
     loader_leave(session, now_ns);
     session_move(session, SESSION_CLOSED);
 }
@@ -127,11 +128,11 @@ static uint64_t session_deadline(int64_t timeout_ns, uint64_t now_ns) {
 static void session_call_admin(struct session *session, const struct session_call *call) {
     if (!session->peer.may_admin) {
         session_refuse(session, call->stream, STATUS_PERMISSION_DENIED,
-                       "uid %u is not allowed to administer; add it to daemon.uids_admin",
+                       "uid %u is not allowed to administer; add it to daemon.admin_uids",
                        session->peer.uid);
-    } else if (session->calls >= SESSION_CALLS_MAX) {
+    } else if (session->admin_calls >= SESSION_ADMIN_CALLS_MAX) {
         session_refuse(session, call->stream, STATUS_RESOURCE_EXHAUSTED,
-                       "%u calls of this connection wait for an answer", session->calls);
+                       "%u calls of this connection wait for an answer", session->admin_calls);
     } else {
         session->greeted = true;
         session->world->ops->admin(session, call->stream, call->method, call->payload, call->bytes);
@@ -142,7 +143,7 @@ static void session_call_loader(struct session *session, const struct session_ca
                                 uint64_t now_ns) {
     if (!session->peer.may_serve) {
         session_refuse(session, call->stream, STATUS_PERMISSION_DENIED,
-                       "uid %u is not allowed to be served; add it to daemon.uids_serve",
+                       "uid %u is not allowed to be served; add it to daemon.allow_uids",
                        session->peer.uid);
     } else if (loader_call(session, call, now_ns)) {
         session->greeted = true;
@@ -255,7 +256,13 @@ int session_tick(struct session *session, uint64_t now_ns) {
     if (!session->greeted && now_ns - session->start_ns > SESSION_HANDSHAKE_NS) {
         return -ETIMEDOUT;
     }
-    return session->member == NULL ? 0 : loader_tick(session, now_ns);
+    if (now_ns - session->progress_ns <= session->world->roster->lease_ns) {
+        return 0;
+    }
+    if (session->member != NULL) {
+        return loader_judge(session);
+    }
+    return session->world->ops->congested(session) ? -ETIMEDOUT : 0;
 }
 
 bool session_use_token(struct session *session, const uint8_t token[SESSION_TOKEN_BYTES]) {

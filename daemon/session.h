@@ -27,7 +27,8 @@
 #include "proto/arena.h"
 #include "proto/frame.h"
 
-#define SESSION_CALLS_MAX           16u /* unanswered calls of one connection, by kind */
+#define SESSION_COMMITS_MAX         16u             /* unanswered, of one connection */
+#define SESSION_ADMIN_CALLS_MAX     4u              /* likewise */
 #define SESSION_CALL_TIMEOUT_NS_MAX 600000000000ull /* longer ones are cut to this */
 #define SESSION_HANDSHAKE_NS        30000000000ull  /* from connect to the first valid call */
 #define SESSION_TOKEN_BYTES         16u
@@ -111,6 +112,8 @@ struct session_ops {
     /* An Admin call; answered now or later by session_answer or session_refuse. */
     void (*admin)(struct session *session, uint32_t stream, const char *method,
                   const uint8_t *payload, size_t bytes);
+    /* The session is over: its Admin calls are to be forgotten. */
+    void (*closed)(struct session *session);
     int (*random)(void *out, size_t bytes);
     /* level as syslog. */
     void (*log)(struct session *session, int level, const char *text);
@@ -161,10 +164,10 @@ struct session {
     uint8_t token[SESSION_TOKEN_BYTES];
     uint64_t start_ns;
     uint64_t progress_ns;      /* last frame from the peer, or output that left */
-    uint32_t calls;            /* Admin calls not yet answered */
+    uint32_t admin_calls;      /* not yet answered; the owner counts */
     struct session_held *held; /* job->replica_slots entries, from Hello on */
     uint32_t held_count;
-    struct session_commit commits[SESSION_CALLS_MAX];
+    struct session_commit commits[SESSION_COMMITS_MAX];
     uint32_t commit_count;
 };
 

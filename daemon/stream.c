@@ -154,7 +154,7 @@ void stream_message(struct session *session, const uint8_t *data, size_t bytes) 
     }
     if (request->credits > credits_max - session->member->credits) {
         stream_fail_stream(session, STATUS_RESOURCE_EXHAUSTED,
-                           "%u credits more than the %u left would exceed limits.credits_max = %u",
+                           "%u credits more than the %u left would exceed limits.credits = %u",
                            request->credits, session->member->credits, credits_max);
         return;
     }

@@ -382,11 +382,11 @@ static void more_credits_than_allowed_end_the_stream(void **state) {
     struct world_session *at = streaming(0, 0, 0, 8);
     uint32_t stream = at->session.stream;
     world_stream(at, 1, NULL);
-    expect_refusal(at, stream, STATUS_RESOURCE_EXHAUSTED, "credits_max = 8");
+    expect_refusal(at, stream, STATUS_RESOURCE_EXHAUSTED, "limits.credits = 8");
     at = streaming(0, 0, 0, 1);
     stream = at->session.stream;
     world_stream(at, UINT32_MAX, NULL);
-    expect_refusal(at, stream, STATUS_RESOURCE_EXHAUSTED, "credits_max = 8");
+    expect_refusal(at, stream, STATUS_RESOURCE_EXHAUSTED, "limits.credits = 8");
 }
 
 static void a_stream_needs_a_rank_and_a_rank_has_one(void **state) {
@@ -648,7 +648,7 @@ static void unanswered_commits_are_bounded(void **state) {
     struct world_session *at = streaming(0, 0, 0, 2);
     world_pump(&world);
     at->read = at->sent_count;
-    for (uint32_t i = 0; i < SESSION_CALLS_MAX; i++) {
+    for (uint32_t i = 0; i < SESSION_COMMITS_MAX; i++) {
         commit(at, 0);
     }
     expect_status(at, commit(at, 0), STATUS_RESOURCE_EXHAUSTED);
@@ -800,7 +800,7 @@ static void services_are_for_the_peers_that_may_call_them(void **state) {
     uint32_t stream = world_call(at, SESSION_ADMIN, "Status", 0, NULL);
     assert_int_equal(at->admin_stream, stream);
     assert_string_equal(at->admin_method, "Status");
-    at->session.calls = SESSION_CALLS_MAX;
+    at->session.admin_calls = SESSION_ADMIN_CALLS_MAX;
     expect_status(at, world_call(at, SESSION_ADMIN, "Plan", 0, NULL), STATUS_RESOURCE_EXHAUSTED);
 }
 

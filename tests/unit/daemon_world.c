@@ -118,6 +118,10 @@ static void fake_admin(struct session *session, uint32_t stream, const char *met
     strncpy(at->admin_method, method, sizeof at->admin_method - 1);
 }
 
+static void fake_closed(struct session *session) {
+    (void)session;
+}
+
 static int fake_random(void *out, size_t bytes) {
     memset(out, 0x5a, bytes);
     return 0;
@@ -138,6 +142,7 @@ static const struct session_ops fake_ops = {
     .opened = fake_opened,
     .waited = fake_waited,
     .admin = fake_admin,
+    .closed = fake_closed,
     .random = fake_random,
     .log = fake_log,
 };

@@ -1,0 +1,415 @@
+/* admin: see admin.h. */
+#include "daemon/admin.h"
+
+#include "daemon/daemon.h"
+#include "daemon/loader.h"
+#include "daemon/log.h"
+#include "proto/message.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#define ADMIN_PAGE_BYTES                                                                           \
+    (FRAME_DATA_BYTES_MAX - 65536u) /* of micro-batches in one PlanResponse                        \
+                                     */
+
+void admin_init(struct admin *admin, struct daemon *daemon) {
+    *admin = (struct admin){.daemon = daemon, .state_step = UINT64_MAX};
+}
+
+void admin_deinit(struct admin *admin) {
+    plan_state_destroy(admin->state);
+    *admin = (struct admin){0};
+}
+
+/* The state after the newest planned step; NULL, and the call refused, when it cannot be had. */
+static const struct plan_state *admin_state(struct admin *admin, struct session *session,
+                                            uint32_t stream) {
+    struct daemon *daemon = admin->daemon;
+    struct error error;
+    if (admin->state == NULL) {
+        admin->state = plan_state_create(daemon->config->dataset_count,
+                                         daemon->config->plan.waiting_max);
+    }
+    if (admin->state == NULL) {
+        session_refuse(session, stream, STATUS_RESOURCE_EXHAUSTED, "out of memory");
+        return NULL;
+    }
+    if (admin->state_step != daemon->planned_end) {
+        admin->state_step = UINT64_MAX;
+        if (plan_state_decode(admin->state, daemon->state, daemon->state_bytes, &error) < 0) {
+            session_refuse(session, stream, STATUS_INTERNAL, "%s", error.text);
+            return NULL;
+        }
+        admin->state_step = daemon->planned_end;
+    }
+    return admin->state;
+}
+
+/* Status */
+
+static Ballast__V1__RankStatus *admin_rank(struct arena *arena, const struct member *member,
+                                           uint64_t now_ns) {
+    Ballast__V1__RankStatus *out = message_create(arena, &ballast__v1__rank_status__descriptor);
+    Ballast__V1__Rank *rank = message_create(arena, &ballast__v1__rank__descriptor);
+    if (out == NULL || rank == NULL) {
+        return NULL;
+    }
+    rank->dp = member->place.dp;
+    rank->pp = member->place.pp;
+    rank->cp = member->place.cp;
+    rank->tp = member->place.tp;
+    out->rank = rank;
+    out->pid = member->connected ? member->pid : 0;
+    out->uid = member->uid;
+    out->step = member->step;
+    out->credits = member->credits;
+    out->waiting_ms = member->waiting_ns == 0 ? 0 : (now_ns - member->waiting_ns) / 1000000;
+    return out;
+}
+
+static bool admin_ranks(const struct roster *roster, struct arena *arena,
+                        Ballast__V1__StatusResponse *out) {
+    uint64_t now_ns = uv_hrtime();
+    out->ranks = arena_array(arena, roster->count, sizeof *out->ranks);
+    for (uint32_t i = 0; out->ranks != NULL && i < roster->count; i++) {
+        const struct member *member = &roster->members[i];
+        if (!member->seen || !roster_live(member, now_ns)) {
+            continue;
+        }
+        out->ranks[out->n_ranks] = admin_rank(arena, member, now_ns);
+        if (out->ranks[out->n_ranks++] == NULL) {
+            return false;
+        }
+    }
+    return out->ranks != NULL;
+}
+
+static Ballast__V1__DatasetStatus **admin_datasets(const struct daemon *daemon, struct arena *arena,
+                                                   const struct plan_state *state) {
+    uint32_t count = catalog_count(daemon->catalog);
+    Ballast__V1__DatasetStatus **out = arena_array(arena, count,
+                                                   sizeof(Ballast__V1__DatasetStatus *));
+    for (uint32_t i = 0; out != NULL && i < count; i++) {
+        const struct dataset *dataset = catalog_dataset(daemon->catalog, i);
+        out[i] = message_dataset(arena, state, i, dataset_name(dataset), dataset_documents(dataset),
+                                 dataset_tokens(dataset));
+        if (out[i] == NULL) {
+            return NULL;
+        }
+    }
+    return out;
+}
+
+static void admin_status_figures(struct daemon *daemon, Ballast__V1__StatusResponse *out) {
+    out->version = (char *)daemon->job.version;
+    out->job_digest = (ProtobufCBinaryData){16, daemon->job.job_digest};
+    out->next_step = daemon->planned_end;
+    out->committed_step = daemon->roster.committed_step;
+    out->durable_step = daemon->progress.durable_step;
+    out->generation = daemon->job.generation;
+    out->io_backend = (char *)daemon->reader->backend;
+    out->profile = (char *)planner_model(daemon->planner)->name;
+    out->slab_bytes_used = slab_bytes_used(&daemon->slab);
+    out->plan_ns_p50 = samples_percentile(&daemon->plan_ns, 50);
+    out->plan_ns_p99 = samples_percentile(&daemon->plan_ns, 99);
+    out->wait_ns_p99 = samples_percentile(&daemon->wait_ns, 99);
+    out->uptime_ms = (uv_hrtime() - daemon->start_ns) / 1000000;
+    out->state = (char *)daemon_state(daemon);
+}
+
+static void admin_status(struct admin *admin, struct session *session, uint32_t stream,
+                         const void *message) {
+    struct daemon *daemon = admin->daemon;
+    struct arena *arena = &daemon->arena;
+    Ballast__V1__StatusResponse out = BALLAST__V1__STATUS_RESPONSE__INIT;
+    (void)message;
+    const struct plan_state *state = admin_state(admin, session, stream);
+    if (state == NULL) {
+        return;
+    }
+    admin_status_figures(daemon, &out);
+    out.n_datasets = catalog_count(daemon->catalog);
+    out.datasets = admin_datasets(daemon, arena, state);
+    out.balance = daemon->balanced ? message_balance(arena, &daemon->balance) : NULL;
+    bool built = out.datasets != NULL && admin_ranks(&daemon->roster, arena, &out);
+    session_answer(session, stream, built ? &out.base : NULL);
+}
+
+/* Queues, Delays, Corpus */
+
+static void admin_queues(struct admin *admin, struct session *session, uint32_t stream,
+                         const void *message) {
+    const Ballast__V1__QueuesRequest *request = message;
+    const struct plan_state *state = admin_state(admin, session, stream);
+    if (state != NULL) {
+        Ballast__V1__QueuesResponse *out = message_queues(
+            &admin->daemon->arena, state, &admin->daemon->config->plan.bands, request->documents);
+        session_answer(session, stream, out == NULL ? NULL : &out->base);
+    }
+}
+
+static void admin_delays(struct admin *admin, struct session *session, uint32_t stream,
+                         const void *message) {
+    struct daemon *daemon = admin->daemon;
+    Ballast__V1__DelaysResponse out = BALLAST__V1__DELAYS_RESPONSE__INIT;
+    uint32_t count = catalog_count(daemon->catalog);
+    (void)message;
+    const struct plan_state *state = admin_state(admin, session, stream);
+    if (state == NULL) {
+        return;
+    }
+    out.datasets = arena_array(&daemon->arena, count, sizeof *out.datasets);
+    bool built = out.datasets != NULL;
+    for (uint32_t i = 0; built && i < count; i++) {
+        out.datasets[i] = message_delay(&daemon->arena, state, i,
+                                        dataset_name(catalog_dataset(daemon->catalog, i)));
+        built = out.datasets[i] != NULL;
+    }
+    out.n_datasets = count;
+    session_answer(session, stream, built ? &out.base : NULL);
+}
+
+static void admin_corpus(struct admin *admin, struct session *session, uint32_t stream,
+                         const void *message) {
+    struct daemon *daemon = admin->daemon;
+    Ballast__V1__CorpusResponse out = BALLAST__V1__CORPUS_RESPONSE__INIT;
+    (void)message;
+    const struct plan_state *state = admin_state(admin, session, stream);
+    if (state == NULL) {
+        return;
+    }
+    out.n_datasets = catalog_count(daemon->catalog);
+    out.datasets = admin_datasets(daemon, &daemon->arena, state);
+    out.fingerprint = (ProtobufCBinaryData){sizeof daemon->fingerprint, daemon->fingerprint};
+    session_answer(session, stream, out.datasets == NULL ? NULL : &out.base);
+}
+
+/* Plan */
+
+/* How many micro-batches from `first` on fit one answer; 0: not even one. */
+static uint32_t admin_page(struct arena *arena, const struct step_plan *plan, uint32_t first,
+                           uint32_t count, bool fragments) {
+    uint32_t fitting = 0;
+    size_t bytes = 0;
+    while (fitting < count) {
+        arena_reset(arena);
+        const Ballast__V1__MicroBatch *one = message_micro_batch(arena, plan, first + fitting,
+                                                                 fragments);
+        bytes += one == NULL ? ADMIN_PAGE_BYTES
+                             : 8 + protobuf_c_message_get_packed_size(&one->base);
+        if (bytes > ADMIN_PAGE_BYTES) {
+            break;
+        }
+        fitting++;
+    }
+    arena_reset(arena);
+    return fitting;
+}
+
+static void admin_answer_plan(struct admin *admin, const struct admin_plan *call,
+                              const struct step_plan *plan) {
+    struct arena *arena = &admin->daemon->arena;
+    Ballast__V1__PlanResponse out = BALLAST__V1__PLAN_RESPONSE__INIT;
+    uint32_t all = plan->micro_batch_count;
+    uint32_t rest = call->first < all ? all - call->first : 0;
+    uint32_t wanted = call->count > 0 && call->count < rest ? call->count : rest;
+    uint32_t fitting = admin_page(arena, plan, call->first, wanted, call->fragments);
+    if (fitting == 0 && wanted > 0) {
+        session_refuse(call->session, call->stream, STATUS_RESOURCE_EXHAUSTED,
+                       "micro-batch %u of step %" PRIu64 " does not fit a frame of 4 MiB; ask "
+                       "without fragments",
+                       call->first, call->step);
+        return;
+    }
+    out.plan = message_step_plan(arena, plan, call->first, fitting, call->fragments);
+    out.next = fitting < rest ? call->first + fitting : 0;
+    session_answer(call->session, call->stream, out.plan == NULL ? NULL : &out.base);
+}
+
+/* Notes the call until its step was replayed. */
+static void admin_wait(struct admin *admin, const struct admin_plan *call) {
+    if (admin->plan_count == ADMIN_PLANS_MAX || admin->daemon->replay_count == DAEMON_REPLAYS_MAX) {
+        session_refuse(call->session, call->stream, STATUS_RESOURCE_EXHAUSTED,
+                       "%u plans are being replayed already; try again", admin->plan_count);
+        return;
+    }
+    admin->plans[admin->plan_count++] = *call;
+    call->session->admin_calls++;
+}
+
+static void admin_plan(struct admin *admin, struct session *session, uint32_t stream,
+                       const void *message) {
+    const Ballast__V1__PlanRequest *request = message;
+    const struct daemon *daemon = admin->daemon;
+    const struct admin_plan call = {.session = session,
+                                    .stream = stream,
+                                    .step = request->step,
+                                    .first = request->first,
+                                    .count = request->count,
+                                    .fragments = request->fragments};
+    const struct step_plan *plan = NULL;
+    struct error error;
+    if (call.step < daemon->progress.oldest_step || call.step >= daemon->planned_end) {
+        session_refuse(session, stream, STATUS_NOT_FOUND,
+                       "step %" PRIu64 " is not known: planned are %" PRIu64 " to before %" PRIu64,
+                       call.step, daemon->progress.oldest_step, daemon->planned_end);
+        return;
+    }
+    switch (turn_plan(admin->daemon, call.step, &plan, &error)) {
+    case SESSION_READY:
+        admin_answer_plan(admin, &call, plan);
+        break;
+    case SESSION_WAITS:
+    case SESSION_HELD_UP:
+    case SESSION_NO_STEP:
+        admin_wait(admin, &call);
+        break;
+    case SESSION_LOST:
+        session_refuse(session, stream, STATUS_NOT_FOUND, "%s", error.text);
+        break;
+    }
+}
+
+static void admin_drop(struct admin *admin, uint32_t i) {
+    admin->plans[i].session->admin_calls--;
+    admin->plans[i] = admin->plans[--admin->plan_count];
+}
+
+void admin_plan_found(struct admin *admin, uint64_t step) {
+    const struct planned *planned = plans_find(&admin->daemon->plans, step);
+    assert(planned != NULL);
+    for (uint32_t i = admin->plan_count; i-- > 0;) {
+        if (admin->plans[i].step == step) {
+            admin_answer_plan(admin, &admin->plans[i], planned->plan);
+            admin_drop(admin, i);
+        }
+    }
+}
+
+void admin_plan_lost(struct admin *admin, uint64_t step, const struct error *error) {
+    for (uint32_t i = admin->plan_count; i-- > 0;) {
+        if (admin->plans[i].step == step) {
+            session_refuse(admin->plans[i].session, admin->plans[i].stream, STATUS_NOT_FOUND, "%s",
+                           error->text);
+            admin_drop(admin, i);
+        }
+    }
+}
+
+void admin_forget(struct admin *admin, const struct session *session) {
+    for (uint32_t i = admin->plan_count; i-- > 0;) {
+        if (admin->plans[i].session == session) {
+            admin_drop(admin, i);
+        }
+    }
+}
+
+/* Config */
+
+/* How much of a limit is in use; settings that are no limit stay 0. */
+static void admin_use(const struct daemon *daemon, Ballast__V1__Setting *out) {
+    const struct {
+        const char *name;
+        uint64_t used, high_water;
+    } limits[] = {
+        {"slab.slots", daemon->slab.used, daemon->slab.used_high_water},
+        {"limits.connections", daemon->server.admitted, daemon->server.conn_high_water},
+        {"queues.waiting_max", daemon->waiting, daemon->waiting_high_water},
+        {"plan.documents_max", daemon->documents, daemon->documents_high_water},
+        {"daemon.ahead_steps", daemon->plans.count, daemon->plans_high_water},
+    };
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        if (strcmp(limits[i].name, out->name) == 0) {
+            out->used = limits[i].used;
+            out->high_water = limits[i].high_water;
+        }
+    }
+}
+
+static Ballast__V1__Setting *admin_setting(const struct daemon *daemon, struct arena *arena,
+                                           size_t i) {
+    struct config_setting setting;
+    Ballast__V1__Setting *out = message_create(arena, &ballast__v1__setting__descriptor);
+    if (out == NULL) {
+        return NULL;
+    }
+    config_setting(daemon->config, i, &setting);
+    out->name = arena_strdup(arena, setting.name);
+    out->value = arena_strdup(arena, setting.value);
+    out->source = (char *)setting.origin;
+    if (out->name == NULL || out->value == NULL) {
+        return NULL;
+    }
+    admin_use(daemon, out);
+    return out;
+}
+
+static void admin_config(struct admin *admin, struct session *session, uint32_t stream,
+                         const void *message) {
+    struct arena *arena = &admin->daemon->arena;
+    size_t count = config_setting_count(admin->daemon->config);
+    Ballast__V1__ConfigResponse out = BALLAST__V1__CONFIG_RESPONSE__INIT;
+    (void)message;
+    out.settings = arena_array(arena, count, sizeof *out.settings);
+    bool built = out.settings != NULL;
+    for (size_t i = 0; built && i < count; i++) {
+        out.settings[i] = admin_setting(admin->daemon, arena, i);
+        built = out.settings[i] != NULL;
+    }
+    out.n_settings = count;
+    session_answer(session, stream, built ? &out.base : NULL);
+}
+
+static void admin_drain(struct admin *admin, struct session *session, uint32_t stream,
+                        const void *message) {
+    Ballast__V1__DrainResponse out = BALLAST__V1__DRAIN_RESPONSE__INIT;
+    (void)message;
+    uint64_t end = daemon_drain(admin->daemon);
+    if (end == 0) {
+        session_refuse(session, stream, STATUS_FAILED_PRECONDITION,
+                       "no step is planned yet; nothing will come");
+        return;
+    }
+    out.last_step = end - 1;
+    session_answer(session, stream, &out.base);
+}
+
+/* Calls */
+
+static const struct admin_method {
+    const char *name;
+    const ProtobufCMessageDescriptor *type;
+    void (*serve)(struct admin *admin, struct session *session, uint32_t stream,
+                  const void *message);
+} admin_methods[] = {
+    {"Status", &ballast__v1__status_request__descriptor, admin_status},
+    {"Queues", &ballast__v1__queues_request__descriptor, admin_queues},
+    {"Plan", &ballast__v1__plan_request__descriptor, admin_plan},
+    {"Delays", &ballast__v1__delays_request__descriptor, admin_delays},
+    {"Corpus", &ballast__v1__corpus_request__descriptor, admin_corpus},
+    {"Config", &ballast__v1__config_request__descriptor, admin_config},
+    {"Drain", &ballast__v1__drain_request__descriptor, admin_drain},
+};
+
+void admin_call(struct admin *admin, struct session *session, uint32_t stream, const char *method,
+                const uint8_t *payload, size_t bytes) {
+    char name[SESSION_NAME_BYTES];
+    for (size_t i = 0; i < sizeof admin_methods / sizeof admin_methods[0]; i++) {
+        if (strcmp(admin_methods[i].name, method) != 0) {
+            continue;
+        }
+        const void *message = session_unpack(session, admin_methods[i].type, payload, bytes);
+        if (message == NULL) {
+            session_refuse(session, stream, STATUS_INVALID_ARGUMENT,
+                           "the message of %s cannot be read", method);
+        } else {
+            admin_methods[i].serve(admin, session, stream, message);
+        }
+        return;
+    }
+    session_printable(method, name);
+    session_refuse(session, stream, STATUS_UNIMPLEMENTED, "this daemon does not serve Admin.%s",
+                   name);
+}

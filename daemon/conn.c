@@ -1,0 +1,309 @@
+/* conn: see conn.h. */
+#include "daemon/conn.h"
+
+#include "daemon/log.h"
+#include "daemon/server.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct conn *conn_of(const struct session *session) {
+    return session->owner;
+}
+
+/* Output */
+
+static bool conn_reserve(struct conn_output *output, size_t bytes) {
+    if (output->capacity - output->used >= bytes) {
+        return true;
+    }
+    size_t capacity = output->capacity == 0 ? 1024 : output->capacity;
+    while (capacity - output->used < bytes) {
+        capacity *= 2;
+    }
+    uint8_t *grown = realloc(output->bytes, capacity);
+    if (grown == NULL) {
+        return false;
+    }
+    output->bytes = grown;
+    output->capacity = capacity;
+    return true;
+}
+
+static void conn_output_free(struct conn *conn, struct conn_output *output) {
+    conn->server->output_bytes -= output->used;
+    free(output->bytes);
+    *output = (struct conn_output){0};
+}
+
+void conn_send(struct session *session, uint32_t stream, enum frame_type type,
+               const ProtobufCMessage *message) {
+    struct conn *conn = conn_of(session);
+    size_t bytes = protobuf_c_message_get_packed_size(message);
+    const struct frame_header header = {
+        .length = (uint32_t)bytes, .stream = stream, .type = (uint8_t)type};
+    assert(bytes <= FRAME_DATA_BYTES_MAX);
+    if (conn->closing) {
+        return;
+    }
+    if (!conn_reserve(&conn->waiting, FRAME_HEADER_BYTES + bytes)) {
+        log_line(LOG_ERR, "conn", "out of memory for an answer, closing bytes=%zu", bytes);
+        conn->waiting.used = 0;
+        conn_finish(conn);
+        return;
+    }
+    uint8_t *at = conn->waiting.bytes + conn->waiting.used;
+    frame_header_encode(&header, at);
+    protobuf_c_message_pack(message, at + FRAME_HEADER_BYTES);
+    conn->waiting.used += FRAME_HEADER_BYTES + bytes;
+    conn->server->output_bytes += FRAME_HEADER_BYTES + bytes;
+    conn->server->touched(conn->server->context);
+}
+
+bool conn_congested(const struct session *session) {
+    const struct conn *conn = conn_of(session);
+    size_t queued = conn->waiting.used + conn->flight.used;
+    bool crowded = session->member == NULL && conn->server->output_bytes > SERVER_OUTPUT_BYTES;
+    return queued > CONN_OUTPUT_BYTES || (crowded && queued > 0);
+}
+
+static void conn_process(struct conn *conn);
+static void conn_resume(struct conn *conn);
+
+static void conn_wrote(uv_write_t *write, int status) {
+    struct conn *conn = write->data;
+    conn_output_free(conn, &conn->flight);
+    if (conn->closing) {
+        return;
+    }
+    if (status < 0) {
+        conn_close(conn);
+        return;
+    }
+    session_drained(&conn->session, uv_hrtime());
+    conn_process(conn);
+    conn->server->touched(conn->server->context);
+}
+
+/* Writes what the socket takes at once; true when nothing is left. */
+static bool conn_write_now(struct conn *conn) {
+    struct conn_output *waiting = &conn->waiting;
+    uv_buf_t buffer = uv_buf_init((char *)waiting->bytes, (unsigned)waiting->used);
+    int written = uv_try_write((uv_stream_t *)&conn->pipe, &buffer, 1);
+    if (written == UV_EAGAIN) {
+        return false;
+    }
+    if (written < 0) {
+        conn_close(conn);
+        return true;
+    }
+    session_drained(&conn->session, uv_hrtime());
+    waiting->used -= (size_t)written;
+    conn->server->output_bytes -= (size_t)written;
+    memmove(waiting->bytes, waiting->bytes + written, waiting->used);
+    return waiting->used == 0;
+}
+
+void conn_flush(struct conn *conn) {
+    if (conn->closing || conn->flight.used > 0) {
+        return;
+    }
+    if (conn->waiting.used > 0 && !conn_write_now(conn)) {
+        conn->flight = conn->waiting;
+        conn->waiting = (struct conn_output){0};
+        uv_buf_t buffer = uv_buf_init((char *)conn->flight.bytes, (unsigned)conn->flight.used);
+        if (uv_write(&conn->write, (uv_stream_t *)&conn->pipe, &buffer, 1, conn_wrote) < 0) {
+            conn_output_free(conn, &conn->flight);
+            conn_close(conn);
+        }
+        return;
+    }
+    if (conn->waiting.capacity > CONN_OUTPUT_BYTES / 16) {
+        conn_output_free(conn, &conn->waiting);
+    }
+    if (conn->finishing) {
+        conn_close(conn);
+    } else if (!conn->reading && !conn_congested(&conn->session)) {
+        conn_process(conn);
+        conn->server->touched(conn->server->context);
+    }
+}
+
+/* Input */
+
+static int conn_resize(struct conn *conn, size_t capacity) {
+    struct frame_reader *reader = &conn->reader;
+    uint64_t others = conn->server->input_bytes - reader->capacity;
+    if (capacity > reader->capacity && others + capacity > SERVER_INPUT_BYTES) {
+        return -ENOBUFS;
+    }
+    uint8_t *buffer = realloc(reader->buffer, capacity);
+    if (buffer == NULL) {
+        return -ENOMEM;
+    }
+    conn->server->input_bytes = others + capacity;
+    reader->buffer = buffer;
+    reader->capacity = capacity;
+    return 0;
+}
+
+/* Makes room for the whole next frame if its header is there and legal. */
+static int conn_fit_input(struct conn *conn, struct frame_header *header) {
+    struct frame_reader *reader = &conn->reader;
+    size_t rest = reader->used - reader->done;
+    if (rest < FRAME_HEADER_BYTES) {
+        return 0;
+    }
+    frame_header_decode(reader->buffer + reader->done, header);
+    if (frame_header_check(header, NULL) < 0 ||
+        FRAME_HEADER_BYTES + header->length <= reader->capacity) {
+        return 0;
+    }
+    return conn_resize(conn, FRAME_HEADER_BYTES + header->length);
+}
+
+static void conn_shrink_input(struct conn *conn) {
+    struct frame_reader *reader = &conn->reader;
+    size_t bytes;
+    if (reader->capacity > CONN_INPUT_BYTES && reader->used - reader->done < CONN_INPUT_BYTES) {
+        (void)frame_reader_space(reader, &bytes);
+        (void)conn_resize(conn, CONN_INPUT_BYTES);
+    }
+}
+
+/* The next frame: 1; 0 none yet; negative: told the peer, to be closed. */
+static int conn_next(struct conn *conn, struct frame_header *header, const uint8_t **data) {
+    const char *reason = "too many large messages at a time; try again";
+    int code = conn_fit_input(conn, header) < 0 ? -EMSGSIZE : 0;
+    if (code == 0) {
+        code = frame_reader_next(&conn->reader, header, data, &reason);
+    }
+    if (code < 0) {
+        session_bad_frame(&conn->session, header, code, reason);
+    }
+    return code;
+}
+
+static void conn_pause(struct conn *conn) {
+    if (conn->reading) {
+        (void)uv_read_stop((uv_stream_t *)&conn->pipe);
+        conn->reading = false;
+    }
+}
+
+static void conn_process(struct conn *conn) {
+    struct frame_header header = {0};
+    const uint8_t *data;
+    int code = 1;
+    while (code == 1 && !conn->finishing && !conn->closing) {
+        if (conn_congested(&conn->session)) {
+            conn_pause(conn);
+            return;
+        }
+        code = conn_next(conn, &header, &data);
+        if (code == 1 && session_frame(&conn->session, &header, data, uv_hrtime()) < 0) {
+            code = -EPROTO;
+        }
+    }
+    if (code < 0) {
+        conn_finish(conn);
+    }
+    if (!conn->finishing && !conn->closing) {
+        conn_shrink_input(conn);
+        conn_resume(conn);
+    }
+}
+
+static void conn_allocate(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer) {
+    struct conn *conn = handle->data;
+    size_t bytes;
+    (void)suggested;
+    uint8_t *space = frame_reader_space(&conn->reader, &bytes);
+    *buffer = uv_buf_init((char *)space, (unsigned)bytes);
+}
+
+static void conn_read(uv_stream_t *stream, ssize_t bytes, const uv_buf_t *buffer) {
+    struct conn *conn = stream->data;
+    (void)buffer;
+    if (bytes < 0) {
+        conn_close(conn);
+    } else if (bytes > 0) {
+        frame_reader_fill(&conn->reader, (size_t)bytes);
+        conn_process(conn);
+    }
+    conn->server->touched(conn->server->context);
+}
+
+static void conn_resume(struct conn *conn) {
+    if (!conn->reading) {
+        conn->reading = uv_read_start((uv_stream_t *)&conn->pipe, conn_allocate, conn_read) == 0;
+    }
+}
+
+/* Life */
+
+static void conn_free(struct conn *conn) {
+    conn_output_free(conn, &conn->waiting);
+    conn_output_free(conn, &conn->flight);
+    conn->server->input_bytes -= conn->reader.capacity;
+    free(conn->reader.buffer);
+    free(conn);
+}
+
+static void conn_closed(uv_handle_t *handle) {
+    struct conn *conn = handle->data;
+    struct server *server = conn->server;
+    conn_free(conn);
+    server->handles--;
+}
+
+int conn_open(struct server *server, int fd, const struct session_peer *peer, struct conn **out) {
+    struct conn *conn = calloc(1, sizeof *conn);
+    uint8_t *buffer = malloc(CONN_INPUT_BYTES);
+    if (conn == NULL || buffer == NULL || uv_pipe_init(server->loop, &conn->pipe, 0) < 0) {
+        free(conn);
+        free(buffer);
+        (void)close(fd);
+        return -ENOMEM;
+    }
+    conn->server = server;
+    conn->pipe.data = conn;
+    conn->write.data = conn;
+    frame_reader_init(&conn->reader, buffer, CONN_INPUT_BYTES);
+    server->handles++;
+    server->input_bytes += CONN_INPUT_BYTES;
+    session_init(&conn->session, server->world, conn, peer, uv_hrtime());
+    int code = uv_pipe_open(&conn->pipe, fd);
+    if (code < 0) {
+        (void)close(fd);
+        conn->closing = true;
+        uv_close((uv_handle_t *)&conn->pipe, conn_closed);
+        return code;
+    }
+    conn_resume(conn);
+    *out = conn;
+    return 0;
+}
+
+void conn_finish(struct conn *conn) {
+    if (conn->finishing || conn->closing) {
+        return;
+    }
+    conn->finishing = true;
+    conn->finish_by_ns = uv_hrtime() + CONN_FINISH_NS;
+    conn_pause(conn);
+    server_look_again(conn->server);
+}
+
+void conn_close(struct conn *conn) {
+    if (conn->closing) {
+        return;
+    }
+    conn->closing = true;
+    conn->reading = false;
+    session_deinit(&conn->session, uv_hrtime());
+    server_forget(conn->server, conn);
+    uv_close((uv_handle_t *)&conn->pipe, conn_closed);
+}

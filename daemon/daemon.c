@@ -1,0 +1,515 @@
+/* daemon: see daemon.h. This file: start, stop, time and signals. */
+#include "daemon/daemon.h"
+
+#include "daemon/log.h"
+#include "daemon/notify.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define DAEMON_ARENA_BYTES      (32u << 20)
+#define DAEMON_ARENA_KEPT_BYTES (1u << 20) /* after a large message, from the next tick on */
+#define DAEMON_TICK_MS_MIN      10u
+#define DAEMON_TICK_MS_MAX      1000u
+#define DAEMON_VERSION_TEXT     "ballastd " BALLAST_VERSION
+
+int daemon_exit_code(int error) {
+    switch (error) {
+    case -EINVAL:
+        return DAEMON_EXIT_CONFIG;
+    case -EBADMSG:
+    case -EILSEQ:
+        return DAEMON_EXIT_DATA;
+    default:
+        return DAEMON_EXIT_IO;
+    }
+}
+
+/* State */
+
+const char *daemon_state(const struct daemon *daemon) {
+    const struct roster *roster = &daemon->roster;
+    bool reached = false;
+    if (daemon->end_step == UINT64_MAX) {
+        return daemon->planned_end > daemon->recovered.committed_step ? "serving" : "warming";
+    }
+    for (uint32_t i = 0; i < roster->count; i++) {
+        const struct member *member = &roster->members[i];
+        if (member->streaming) {
+            return daemon->draining ? "draining" : "serving";
+        }
+        reached |= member->connected && member->step >= daemon->end_step;
+    }
+    if (reached || roster->committed_step >= daemon->end_step) {
+        return "finished";
+    }
+    return daemon->draining ? "draining" : "serving";
+}
+
+void daemon_fail(struct daemon *daemon, int exit_code, const struct error *error) {
+    if (daemon->exit_code != 0) {
+        return;
+    }
+    daemon->exit_code = exit_code;
+    log_line(LOG_ERR, "daemon", "stopping: %s exit=%d", error->text, exit_code);
+    daemon_stop(daemon);
+}
+
+uint64_t daemon_drain(struct daemon *daemon) {
+    if (!daemon->draining) {
+        daemon->draining = true;
+        ahead_freeze(daemon->ahead);
+        if (daemon->end_step > daemon->planned_end) {
+            daemon->end_step = daemon->planned_end;
+        }
+        daemon->dirty = true;
+        log_line(LOG_NOTICE, "daemon", "draining: no further step is planned end=%" PRIu64,
+                 daemon->end_step);
+    }
+    return daemon->end_step;
+}
+
+void daemon_stop(struct daemon *daemon) {
+    if (daemon->stopping) {
+        return;
+    }
+    notify_send("STOPPING=1");
+    daemon->stopping = true;
+    daemon->progress.stopping = true;
+    daemon->stop_by_ns = uv_hrtime() + DAEMON_STOP_NS;
+    daemon->dirty = true;
+    ahead_freeze(daemon->ahead);
+    server_close_listeners(&daemon->server);
+}
+
+/* Loop callbacks */
+
+static void daemon_touched(void *context) {
+    struct daemon *daemon = context;
+    daemon->dirty = true;
+}
+
+static void daemon_wake(void *context) {
+    struct daemon *daemon = context;
+    (void)uv_async_send(&daemon->woken);
+}
+
+static void daemon_woken(uv_async_t *async) {
+    daemon_touched(async->data);
+}
+
+static void daemon_readable(uv_poll_t *poll, int status, int events) {
+    struct daemon *daemon = poll->data;
+    uint64_t count;
+    (void)status;
+    (void)events;
+    if (read(daemon->reader->event_fd, &count, sizeof count) < 0 && errno != EAGAIN) {
+        log_line(LOG_ERR, "reader", "eventfd: %s", strerror(errno));
+    }
+    daemon->dirty = true;
+}
+
+static void daemon_read_failed(void *context, const struct error *error) {
+    (void)context;
+    log_line(LOG_ERR, "reader", "a batch cannot be read, its streams end: %s", error->text);
+}
+
+static void daemon_handle_closed(uv_handle_t *handle) {
+    struct daemon *daemon = handle->data;
+    daemon->handles--;
+}
+
+static void daemon_close_handle(void *handle) {
+    uv_handle_t *closing = handle;
+    if (!uv_is_closing(closing)) {
+        uv_close(closing, daemon_handle_closed);
+    }
+}
+
+static void daemon_close_handles(struct daemon *daemon) {
+    daemon_close_handle(&daemon->readable);
+    daemon_close_handle(&daemon->turn);
+    daemon_close_handle(&daemon->tick);
+    daemon_close_handle(&daemon->watchdog);
+    daemon_close_handle(&daemon->terminate);
+    daemon_close_handle(&daemon->interrupt);
+    daemon_close_handle(&daemon->reload);
+    daemon_close_handle(&daemon->woken);
+}
+
+static void daemon_turn(uv_prepare_t *prepare) {
+    struct daemon *daemon = prepare->data;
+    turn_run(daemon);
+    if (daemon->closing && daemon->server.conn_count == 0) {
+        server_close(&daemon->server);
+        daemon_close_handles(daemon);
+    }
+}
+
+static void daemon_notify_status(struct daemon *daemon) {
+    uint32_t connected = 0;
+    for (uint32_t i = 0; i < daemon->roster.count; i++) {
+        connected += daemon->roster.members[i].connected;
+    }
+    notify_send("STATUS=%s %u/%u ranks, step %" PRIu64 ", %" PRIu64 " planned ahead, %s",
+                daemon_state(daemon), connected, daemon->roster.count,
+                daemon->roster.committed_step, daemon->planned_end - daemon->roster.committed_step,
+                daemon->reader->backend);
+}
+
+static void daemon_tick(uv_timer_t *timer) {
+    struct daemon *daemon = timer->data;
+    if (feed_reap(&daemon->feed) > 0) {
+        log_line(LOG_DEBUG, "reader", "reads were done that nobody had announced");
+    }
+    server_tick(&daemon->server, uv_hrtime());
+    if (daemon->arena.held_bytes > DAEMON_ARENA_KEPT_BYTES) {
+        arena_deinit(&daemon->arena);
+        arena_init(&daemon->arena, DAEMON_ARENA_BYTES);
+    }
+    if (!daemon->stopping) {
+        daemon_notify_status(daemon);
+    }
+    daemon->dirty = true;
+}
+
+static void daemon_watchdog(uv_timer_t *timer) {
+    const struct daemon *daemon = timer->data;
+    if (!daemon->stored.failed) {
+        notify_send("WATCHDOG=1");
+    }
+}
+
+static void daemon_signalled(uv_signal_t *handle, int number) {
+    struct daemon *daemon = handle->data;
+    log_line(LOG_NOTICE, "daemon", "stopping after signal %d", number);
+    daemon_stop(daemon);
+}
+
+/* Reload: uids and log level; the rest of the running config stays. */
+
+static void daemon_reload_ignored(const struct config *running, const struct config *fresh) {
+    struct config_setting before, after;
+    size_t count = config_setting_count(running);
+    count = count < config_setting_count(fresh) ? count : config_setting_count(fresh);
+    for (size_t i = 0; i < count; i++) {
+        config_setting(running, i, &before);
+        config_setting(fresh, i, &after);
+        if (strcmp(before.name, after.name) == 0 && strcmp(before.value, after.value) != 0) {
+            log_line(LOG_WARNING, "config",
+                     "%s needs a restart to change value=%.128s ignored=%.128s", before.name,
+                     before.value, after.value);
+        }
+    }
+}
+
+static void daemon_reload(uv_signal_t *handle, int number) {
+    struct daemon *daemon = handle->data;
+    struct config *running = daemon->config, *fresh = NULL;
+    struct error error;
+    (void)number;
+    notify_reloading();
+    if (config_load(daemon->options->config_path, daemon->options->overrides,
+                    daemon->options->override_count, &fresh, &error) < 0) {
+        log_line(LOG_ERR, "config", "not reloaded, the running config stays: %s", error.text);
+    } else {
+        memcpy(running->uids_serve, fresh->uids_serve, sizeof running->uids_serve);
+        memcpy(running->uids_admin, fresh->uids_admin, sizeof running->uids_admin);
+        running->uids_serve_count = fresh->uids_serve_count;
+        running->uids_admin_count = fresh->uids_admin_count;
+        running->log_level = fresh->log_level;
+        log_level(running->log_level);
+        daemon_reload_ignored(running, fresh);
+        log_line(LOG_NOTICE, "config", "reloaded");
+    }
+    config_destroy(fresh);
+    notify_send("READY=1");
+}
+
+/* Start: each step leaves what daemon_close can undo, whatever came after it. */
+
+static int daemon_open_corpus(struct daemon *daemon, struct error *error) {
+    const struct config *config = daemon->config;
+    int code = catalog_open(config->datasets, config->dataset_count, &daemon->catalog, error);
+    if (code == 0) {
+        code = catalog_fingerprint(daemon->catalog, daemon->fingerprint, error);
+    }
+    if (code == 0) {
+        code = corpus_source_init(&daemon->source, daemon->catalog, &config->source, error);
+    }
+    if (code == 0) {
+        daemon->planner = planner_create(&config->plan, &daemon->source.source, error);
+        code = daemon->planner == NULL ? error->code : 0;
+    }
+    return code;
+}
+
+static int daemon_open_store(struct daemon *daemon, struct error *error) {
+    char *plan_text = config_plan_text(daemon->config);
+    struct store_job job = {.plan_text = plan_text, .version = DAEMON_VERSION_TEXT};
+    if (plan_text == NULL) {
+        return error_set(error, -ENOMEM, "out of memory");
+    }
+    config_job_digest(daemon->config, daemon->fingerprint, job.job_digest);
+    memcpy(daemon->job.job_digest, job.job_digest, sizeof daemon->job.job_digest);
+    log_line(LOG_INFO, "store", "opening directory=%s sqlite=%s", daemon->config->state_dir,
+             store_library_version());
+    int code = store_open(daemon->config->state_dir, &job, &daemon->store, error);
+    free(plan_text);
+    return code < 0 ? code
+                    : recover(daemon->store, daemon->planner, &daemon->source, &daemon->recovered,
+                              error);
+}
+
+static int daemon_open_slab(struct daemon *daemon, struct error *error) {
+    const struct config *config = daemon->config;
+    uint32_t replicas = config->replicas_local_count;
+    uint64_t slot_bytes = config_slot_bytes(&config->plan, catalog_token_bytes(daemon->catalog));
+    struct error why;
+    int code = slab_open(&daemon->slab, replicas, config->slots / replicas, slot_bytes, error);
+    if (code < 0) {
+        return code;
+    }
+    code = reader_open(config->reader_backend, &config->reader, &daemon->reader, &why, error);
+    if (code < 0) {
+        return code;
+    }
+    log_line(why.code < 0 ? LOG_WARNING : LOG_INFO, "reader", "reading with %s%s%s",
+             daemon->reader->backend, why.code < 0 ? ": " : "", why.code < 0 ? why.text : "");
+    daemon->feed = (struct feed){.slab = &daemon->slab,
+                                 .reader = daemon->reader,
+                                 .catalog = daemon->catalog,
+                                 .plans = &daemon->plans,
+                                 .roster = &daemon->roster,
+                                 .token_bytes = catalog_token_bytes(daemon->catalog),
+                                 .payload_hashes = config->payload_hashes,
+                                 .failed = daemon_read_failed,
+                                 .context = daemon};
+    return feed_open(&daemon->feed, error);
+}
+
+static int daemon_open_world(struct daemon *daemon, struct error *error) {
+    const struct config *config = daemon->config;
+    const struct plan_options *plan = &config->plan;
+    const struct rank_place mesh = {.dp = plan->dp, .pp = plan->pp, .cp = plan->cp, .tp = plan->tp};
+    int code = roster_init(&daemon->roster, &mesh, config->replicas_local,
+                           plan->micro_batches / plan->dp, config->lease_ms * 1000000ull,
+                           daemon->recovered.committed_step, uv_hrtime());
+    if (code < 0) {
+        return error_set(error, code, "a mesh of dp %u, pp %u, cp %u, tp %u: %s", mesh.dp, mesh.pp,
+                         mesh.cp, mesh.tp, strerror(-code));
+    }
+    (void)snprintf(daemon->data_path, sizeof daemon->data_path, "%s.data", config->socket_path);
+    daemon->job.version = DAEMON_VERSION_TEXT;
+    daemon->job.data_path = daemon->data_path;
+    daemon->job.tokens_max = plan->tokens_max;
+    daemon->job.token_bytes = daemon->feed.token_bytes;
+    daemon->job.slab_bytes = slab_bytes(&daemon->slab);
+    daemon->job.generation = daemon->recovered.generation;
+    daemon->job.credits_max = config->credits_max;
+    daemon->job.replica_slots = daemon->slab.replica_slots;
+    daemon->world = (struct session_world){.ops = &turn_session_ops,
+                                           .job = &daemon->job,
+                                           .progress = &daemon->progress,
+                                           .roster = &daemon->roster,
+                                           .arena = &daemon->arena};
+    daemon->planned_end = daemon->recovered.committed_step;
+    daemon->committed_put = daemon->recovered.committed_step;
+    daemon->state = ahead_encode(daemon->recovered.state, &daemon->state_bytes);
+    return daemon->state == NULL ? error_set(error, -ENOMEM, "out of memory") : 0;
+}
+
+static int daemon_start_threads(struct daemon *daemon, struct error *error) {
+    const struct recovered *recovered = &daemon->recovered;
+    int code = memo_start(daemon->store, recovered->steps_end, recovered->committed_step,
+                          daemon_wake, daemon, &daemon->memo, error);
+    if (code < 0) {
+        return code;
+    }
+    struct plan_state *state = daemon->recovered.state;
+    daemon->recovered.state = NULL;
+    return ahead_start(daemon->planner, &daemon->source, state, daemon_wake, daemon, &daemon->ahead,
+                       error);
+}
+
+static int daemon_open_server(struct daemon *daemon, struct error *error) {
+    daemon->server = (struct server){.loop = &daemon->loop,
+                                     .config = daemon->config,
+                                     .world = &daemon->world,
+                                     .slab_fd = daemon->slab.fd,
+                                     .touched = daemon_touched,
+                                     .context = daemon};
+    return server_open(&daemon->server, error);
+}
+
+static void daemon_adopt(struct daemon *daemon, void *handle) {
+    ((uv_handle_t *)handle)->data = daemon;
+    daemon->handles++;
+}
+
+static void daemon_start_signals(struct daemon *daemon) {
+    (void)uv_signal_init(&daemon->loop, &daemon->terminate);
+    daemon_adopt(daemon, &daemon->terminate);
+    (void)uv_signal_start(&daemon->terminate, daemon_signalled, SIGTERM);
+    (void)uv_signal_init(&daemon->loop, &daemon->interrupt);
+    daemon_adopt(daemon, &daemon->interrupt);
+    (void)uv_signal_start(&daemon->interrupt, daemon_signalled, SIGINT);
+    (void)uv_signal_init(&daemon->loop, &daemon->reload);
+    daemon_adopt(daemon, &daemon->reload);
+    (void)uv_signal_start(&daemon->reload, daemon_reload, SIGHUP);
+}
+
+static void daemon_start_timers(struct daemon *daemon) {
+    uint64_t tick_ms = daemon->config->lease_ms / 4;
+    uint64_t watchdog_ms = notify_watchdog_ms();
+    tick_ms = tick_ms < DAEMON_TICK_MS_MIN ? DAEMON_TICK_MS_MIN : tick_ms;
+    tick_ms = tick_ms > DAEMON_TICK_MS_MAX ? DAEMON_TICK_MS_MAX : tick_ms;
+    (void)uv_timer_init(&daemon->loop, &daemon->tick);
+    daemon_adopt(daemon, &daemon->tick);
+    (void)uv_timer_start(&daemon->tick, daemon_tick, tick_ms, tick_ms);
+    (void)uv_timer_init(&daemon->loop, &daemon->watchdog);
+    daemon_adopt(daemon, &daemon->watchdog);
+    if (watchdog_ms > 0) {
+        (void)uv_timer_start(&daemon->watchdog, daemon_watchdog, watchdog_ms, watchdog_ms);
+    }
+}
+
+/* The loop's own handles. `woken` first: threads may use it as soon as they run. */
+static int daemon_start_loop(struct daemon *daemon, struct error *error) {
+    int code = uv_async_init(&daemon->loop, &daemon->woken, daemon_woken);
+    if (code < 0) {
+        return error_set(error, code, "event loop: %s", uv_strerror(code));
+    }
+    daemon_adopt(daemon, &daemon->woken);
+    code = uv_poll_init(&daemon->loop, &daemon->readable, daemon->reader->event_fd);
+    if (code < 0) {
+        return error_set(error, code, "event loop: %s", uv_strerror(code));
+    }
+    daemon_adopt(daemon, &daemon->readable);
+    (void)uv_poll_start(&daemon->readable, UV_READABLE, daemon_readable);
+    (void)uv_prepare_init(&daemon->loop, &daemon->turn);
+    daemon_adopt(daemon, &daemon->turn);
+    (void)uv_prepare_start(&daemon->turn, daemon_turn);
+    daemon_start_timers(daemon);
+    daemon_start_signals(daemon);
+    return 0;
+}
+
+static int daemon_open(struct daemon *daemon, struct error *error) {
+    int code = daemon_open_corpus(daemon, error);
+    if (code == 0) {
+        code = daemon_open_store(daemon, error);
+    }
+    if (code == 0) {
+        code = daemon_open_slab(daemon, error);
+    }
+    if (code == 0) {
+        code = daemon_open_world(daemon, error);
+    }
+    if (code == 0) {
+        code = daemon_start_loop(daemon, error);
+    }
+    if (code == 0) {
+        code = daemon_start_threads(daemon, error);
+    }
+    return code < 0 ? code : daemon_open_server(daemon, error);
+}
+
+static void daemon_walk_close(uv_handle_t *handle, void *context) {
+    (void)context;
+    if (!uv_is_closing(handle)) {
+        uv_close(handle, daemon_handle_closed);
+    }
+}
+
+/* From the outside in; fine for a daemon that came up only halfway. */
+static int daemon_close(struct daemon *daemon, struct error *error) {
+    server_close(&daemon->server);
+    uv_walk(&daemon->loop, daemon_walk_close, NULL);
+    (void)uv_run(&daemon->loop, UV_RUN_DEFAULT);
+    server_deinit(&daemon->server);
+    ahead_stop(daemon->ahead);
+    int code = memo_stop(daemon->memo, error);
+    store_close(daemon->store);
+    reader_close(daemon->reader);
+    feed_close(&daemon->feed);
+    plans_deinit(&daemon->plans);
+    slab_close(&daemon->slab);
+    roster_deinit(&daemon->roster);
+    admin_deinit(&daemon->admin);
+    planner_destroy(daemon->planner);
+    catalog_close(daemon->catalog);
+    recovered_deinit(&daemon->recovered);
+    arena_deinit(&daemon->arena);
+    free(daemon->state);
+    (void)uv_loop_close(&daemon->loop);
+    return code;
+}
+
+static void daemon_raise_limits(void) {
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files);
+    }
+}
+
+static int daemon_serve(struct daemon *daemon) {
+    struct error error = {0};
+    int code = daemon_open(daemon, &error);
+    if (code < 0) {
+        daemon->exit_code = daemon_exit_code(code);
+        log_line(LOG_ERR, "daemon", "cannot start: %s exit=%d", error.text, daemon->exit_code);
+    } else {
+        log_line(LOG_NOTICE, "daemon",
+                 "serving socket=%s step=%" PRIu64 " slots=%u slab_bytes=%" PRIu64,
+                 daemon->config->socket_path, daemon->roster.committed_step,
+                 daemon->slab.replicas * daemon->slab.replica_slots, slab_bytes(&daemon->slab));
+        daemon->dirty = true;
+        notify_send("READY=1\nSTATUS=serving");
+        (void)uv_run(&daemon->loop, UV_RUN_DEFAULT);
+    }
+    code = daemon_close(daemon, &error);
+    if (code < 0 && daemon->exit_code == 0) {
+        daemon->exit_code = daemon_exit_code(code);
+        log_line(LOG_ERR, "store", "not everything became durable: %s", error.text);
+    }
+    return daemon->exit_code;
+}
+
+int daemon_run(const struct daemon_options *options) {
+    struct error error;
+    struct config *config = NULL;
+    log_open(LOG_INFO);
+    if (config_load(options->config_path, options->overrides, options->override_count, &config,
+                    &error) < 0) {
+        log_line(LOG_ERR, "config", "%s", error.text);
+        return DAEMON_EXIT_CONFIG;
+    }
+    log_open(config->log_level);
+    (void)signal(SIGPIPE, SIG_IGN);
+    daemon_raise_limits();
+    int exit_code = DAEMON_EXIT_IO;
+    struct daemon *daemon = calloc(1, sizeof *daemon);
+    if (daemon == NULL || uv_loop_init(&daemon->loop) < 0) {
+        log_line(LOG_ERR, "daemon", "cannot start: out of memory or descriptors");
+    } else {
+        daemon->options = options;
+        daemon->config = config;
+        daemon->start_ns = uv_hrtime();
+        daemon->end_step = UINT64_MAX;
+        daemon->slab.fd = -1;
+        arena_init(&daemon->arena, DAEMON_ARENA_BYTES);
+        admin_init(&daemon->admin, daemon);
+        exit_code = daemon_serve(daemon);
+    }
+    free(daemon);
+    config_destroy(config);
+    return exit_code;
+}

@@ -1,0 +1,136 @@
+/* daemon: owns all parts, starts them in order and stops them in reverse.
+ *
+ * Three threads of ours: the loop (everything in this file unless said), the planner (ahead.c) and
+ * the store (memo.c); the reader brings its own. They meet in two places: results are taken from
+ * ahead and memo after `woken`, wishes go the other way under their mutexes. Loop callbacks only
+ * note facts and set `dirty`; turn.c draws the conclusions once per round of the loop. */
+#ifndef BALLAST_DAEMON_DAEMON_H
+#define BALLAST_DAEMON_DAEMON_H
+
+#include "corpus/source.h"
+#include "daemon/admin.h"
+#include "daemon/ahead.h"
+#include "daemon/config.h"
+#include "daemon/feed.h"
+#include "daemon/memo.h"
+#include "daemon/recover.h"
+#include "daemon/samples.h"
+#include "daemon/server.h"
+
+#define DAEMON_EXIT_USAGE    2
+#define DAEMON_EXIT_DATA     65 /* the state or the corpus is damaged, or another job's */
+#define DAEMON_EXIT_IO       74
+#define DAEMON_EXIT_CONFIG   78
+#define DAEMON_UNDURABLE_MAX 64u /* steps planned but not yet durable, at most */
+#define DAEMON_PLANS_MORE    64u /* plans in memory beside ahead_steps, at most */
+#define DAEMON_REPLAYS_MAX   64u
+#define DAEMON_STOP_NS       8000000000ull /* to make pending commits durable */
+
+struct daemon_options {
+    const char *config_path; /* NULL: none */
+    const struct config_override *overrides;
+    size_t override_count;
+};
+
+/* A step that is being planned again: first its row is fetched, then it is replayed. */
+struct daemon_replay {
+    uint64_t step;
+    bool failed; /* `error`; told to the next who asks, then forgotten */
+    struct error error;
+};
+
+struct daemon {
+    /* Immutable after start. */
+    const struct daemon_options *options;
+    uint64_t start_ns;
+    struct session_job job;
+    struct session_ops ops;
+    struct session_world world;
+    struct catalog *catalog;
+    struct corpus_source source;
+    struct reader *reader;
+    uint8_t fingerprint[16];
+    char data_path[CONFIG_PATH_BYTES + 8];
+
+    /* The planner thread's while `ahead` runs. */
+    struct planner *planner;
+    /* The store thread's while `memo` runs. */
+    struct store *store;
+
+    /* Loop thread only from here on. */
+    struct config *config; /* uids and log level change with SIGHUP, nothing else */
+    uv_loop_t loop;
+    uv_async_t woken; /* by ahead and memo, from their threads */
+    uv_poll_t readable;
+    uv_prepare_t turn;
+    uv_timer_t tick;
+    uv_timer_t watchdog;
+    uv_signal_t terminate, interrupt, reload;
+    uint32_t handles; /* of those above, open */
+    bool dirty;       /* something happened since the last turn */
+
+    struct ahead *ahead;
+    struct memo *memo;
+    struct slab slab;
+    struct feed feed;
+    struct plans plans;
+    struct roster roster;
+    struct session_progress progress;
+    struct memo_progress stored;
+    struct arena arena;
+    struct server server;
+    struct admin admin;
+    struct recovered recovered; /* digests are compared as steps are planned again */
+
+    uint64_t planned_end;   /* first step not planned */
+    uint64_t end_step;      /* first step that does not exist, or will not be; UINT64_MAX */
+    uint64_t committed_put; /* committed_step as last given to the store */
+    uint8_t *state;         /* encoded, from which planned_end is planned */
+    size_t state_bytes;
+    bool balanced;          /* `balance` is set */
+    struct balance balance; /* of the newest planned step */
+    bool draining;
+    bool stopping;
+    bool closing; /* connections and handles go */
+    uint64_t stop_by_ns;
+    int exit_code;
+    struct daemon_replay replays[DAEMON_REPLAYS_MAX];
+    uint32_t replay_count;
+    uint32_t plans_high_water;
+    uint32_t waiting, waiting_high_water;     /* parts held after the newest planned step */
+    uint32_t documents, documents_high_water; /* parts of the newest planned step */
+    struct samples plan_ns;
+    struct samples wait_ns;
+};
+
+/* Runs until stopped; the process's exit code. */
+int daemon_run(const struct daemon_options *options);
+
+/* A failure after which nothing can go on: logged, then the daemon stops with this code. */
+void daemon_fail(struct daemon *daemon, int exit_code, const struct error *error);
+
+/* Exit code for a failure: damage 65, config 78, the rest 74. */
+int daemon_exit_code(int error);
+
+/* "warming", "serving", "draining", "finished". */
+const char *daemon_state(const struct daemon *daemon);
+
+/* Plans no further step; the first one that will not come. */
+uint64_t daemon_drain(struct daemon *daemon);
+
+/* Begins to stop: nothing new, pending commits become durable, then everything closes. */
+void daemon_stop(struct daemon *daemon);
+
+/* Of turn.c */
+
+/* Draws all conclusions from what happened; uv_prepare callback's and tick's. */
+void turn_run(struct daemon *daemon);
+
+/* The plan of a step for a session or an administrator; asks for it if it has to be replayed. */
+enum session_answer turn_plan(struct daemon *daemon, uint64_t step, const struct step_plan **plan,
+                              struct error *error);
+
+/* The sessions' view of the daemon. */
+extern const struct session_ops turn_session_ops;
+
+#endif

@@ -1,0 +1,189 @@
+/* feed: see feed.h. */
+#include "daemon/feed.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+struct feed_job {
+    struct tokens_job tokens; /* its owner is this job */
+    struct planned *planned;  /* in use while reading */
+    uint32_t slot;
+    struct error error; /* of a FAILED slot */
+};
+
+int feed_open(struct feed *feed, struct error *error) {
+    uint32_t slots = feed->slab->replicas * feed->slab->replica_slots;
+    feed->jobs = calloc(slots, sizeof *feed->jobs);
+    feed->held_up = calloc(feed->slab->replicas, sizeof *feed->held_up);
+    if (feed->jobs == NULL || feed->held_up == NULL) {
+        feed_close(feed);
+        return error_set(error, -ENOMEM, "reading: out of memory for %u slots", slots);
+    }
+    for (uint32_t slot = 0; slot < slots; slot++) {
+        feed->jobs[slot].slot = slot;
+        feed->jobs[slot].tokens.owner = &feed->jobs[slot];
+    }
+    return 0;
+}
+
+void feed_close(struct feed *feed) {
+    uint32_t slots = feed->jobs == NULL ? 0 : feed->slab->replicas * feed->slab->replica_slots;
+    for (uint32_t slot = 0; slot < slots; slot++) {
+        if (feed->jobs[slot].planned != NULL) {
+            feed->jobs[slot].planned->uses--;
+        }
+        tokens_job_deinit(&feed->jobs[slot].tokens);
+    }
+    free(feed->jobs);
+    free(feed->held_up);
+    feed->jobs = NULL;
+    feed->held_up = NULL;
+    feed->reading = 0;
+}
+
+static void feed_finish(struct feed *feed, struct feed_job *job, const struct error *error) {
+    job->planned->uses--;
+    job->planned = NULL;
+    if (error->code < 0) {
+        job->error = *error;
+        slab_fail(feed->slab, job->slot);
+        feed->failed(feed->context, error);
+        return;
+    }
+    const struct slot *slot = &feed->slab->slots[job->slot];
+    uint64_t hash = 0;
+    if (feed->payload_hashes) {
+        hash = XXH3_64bits(slab_payload(feed->slab, job->slot), slot->payload_bytes);
+    }
+    slab_ready(feed->slab, job->slot, hash);
+}
+
+static const struct document *feed_documents(const struct step_plan *plan,
+                                             const struct micro_batch *micro_batch) {
+    return &plan->documents[micro_batch->document_begin];
+}
+
+/* Reads a micro-batch into a slot that was taken for it. */
+static void feed_read(struct feed *feed, uint32_t slot, struct planned *planned,
+                      const struct micro_batch *micro_batch) {
+    struct feed_job *job = &feed->jobs[slot];
+    struct error error = {0};
+    job->planned = planned;
+    planned->uses++;
+    int code = tokens_job_prepare(
+        &job->tokens, feed->catalog, feed_documents(planned->plan, micro_batch),
+        micro_batch->document_count, feed->token_bytes, slab_payload(feed->slab, slot));
+    if (code == 0) {
+        code = reader_submit(feed->reader, &job->tokens.read);
+    }
+    if (code < 0) {
+        (void)error_set(&error, code, "step %" PRIu64 ": reading could not begin: %s",
+                        planned->plan->step, strerror(-code));
+        feed_finish(feed, job, &error);
+        return;
+    }
+    feed->reading++;
+}
+
+uint32_t feed_reap(struct feed *feed) {
+    struct read_job *read;
+    uint32_t reaped = 0;
+    while ((read = reader_reap(feed->reader)) != NULL) {
+        struct tokens_job *tokens = (struct tokens_job *)(void *)read;
+        struct feed_job *job = tokens->owner;
+        struct error error = {0};
+        uint64_t step = job->planned->plan->step;
+        if (tokens_job_finish(tokens, &error) < 0) {
+            (void)error_prefix(&error, "step %" PRIu64, step);
+        }
+        feed_finish(feed, job, &error);
+        feed->reading--;
+        reaped++;
+    }
+    return reaped;
+}
+
+static uint32_t feed_dp(const struct feed *feed, uint32_t replica) {
+    return feed->roster->members[replica * feed->roster->replica_members].place.dp;
+}
+
+/* Makes sure that a micro-batch is read or being read; false when there is no slot for it now. */
+static bool feed_want(struct feed *feed, uint32_t replica, uint64_t position, uint64_t passed,
+                      struct planned *planned) {
+    const struct step_plan *plan = planned->plan;
+    uint32_t index = (uint32_t)(position % feed->roster->micro_batches);
+    const struct micro_batch *micro_batch = step_plan_micro_batch(plan, feed_dp(feed, replica),
+                                                                  index);
+    if (micro_batch->document_count == 0 || slab_find(feed->slab, replica, position) >= 0) {
+        return true;
+    }
+    uint64_t bytes = tokens_payload_bytes(feed_documents(plan, micro_batch),
+                                          micro_batch->document_count, feed->token_bytes);
+    int slot = slab_take(feed->slab, replica, position, passed, bytes);
+    if (slot < 0) {
+        return false;
+    }
+    feed_read(feed, (uint32_t)slot, planned, micro_batch);
+    return true;
+}
+
+static void feed_schedule_replica(struct feed *feed, uint32_t replica) {
+    uint32_t micro_batches = feed->roster->micro_batches;
+    uint64_t first = feed->roster->committed_step * micro_batches;
+    (void)roster_slowest(feed->roster, replica, &first);
+    struct planned *planned = NULL;
+    feed->held_up[replica] = false;
+    for (uint64_t position = first; position < first + feed->slab->replica_slots; position++) {
+        if (planned == NULL || position % micro_batches == 0) {
+            planned = plans_find(feed->plans, position / micro_batches);
+        }
+        if (planned == NULL) {
+            return;
+        }
+        if (!feed_want(feed, replica, position, first, planned)) {
+            feed->held_up[replica] = true;
+            return;
+        }
+    }
+}
+
+void feed_schedule(struct feed *feed) {
+    for (uint32_t replica = 0; replica < feed->slab->replicas; replica++) {
+        feed_schedule_replica(feed, replica);
+    }
+}
+
+enum session_answer feed_take(struct feed *feed, uint32_t replica, const struct step_plan *plan,
+                              uint32_t micro_batch, bool subscribed, bool slowest,
+                              struct session_batch *batch, struct error *error) {
+    const struct micro_batch *wanted = &plan->micro_batches[micro_batch];
+    uint64_t position = plan->step * feed->roster->micro_batches + wanted->index;
+    if (!subscribed || wanted->document_count == 0) {
+        return SESSION_READY;
+    }
+    int found = slab_find(feed->slab, replica, position);
+    if (found < 0) {
+        return feed->held_up[replica] ? SESSION_HELD_UP : SESSION_WAITS;
+    }
+    const struct slot *slot = &feed->slab->slots[found];
+    if (slot->state == SLOT_FAILED) {
+        *error = feed->jobs[found].error;
+        return SESSION_LOST;
+    }
+    if (slot->state == SLOT_READING) {
+        return SESSION_WAITS;
+    }
+    if (!slab_may_hold(feed->slab, (uint32_t)found, slowest)) {
+        return SESSION_HELD_UP;
+    }
+    slab_hold(feed->slab, (uint32_t)found);
+    *batch = (struct session_batch){.slot = found,
+                                    .slab_offset = slab_slot_offset(feed->slab, (uint32_t)found),
+                                    .payload_bytes = slot->payload_bytes,
+                                    .slot_generation = slot->generation,
+                                    .payload_hash = slot->payload_hash};
+    return SESSION_READY;
+}

@@ -1,0 +1,410 @@
+/* memo: see memo.h. */
+#include "daemon/memo.h"
+
+#include "daemon/clock.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MEMO_WAL_BYTES_IDLE (1u << 20) /* written back when nothing else is to do */
+#define MEMO_WAL_BYTES_BUSY (8u << 20) /* written back before the next group */
+#define MEMO_IDLE_MS        50
+#define MEMO_FULL_RETRY_MS  1000
+
+struct memo_put {
+    struct memo_put *next;
+    struct store_step row; /* row.state is this put's */
+    uint8_t *state;
+};
+
+/* What one transaction takes in. */
+struct memo_group {
+    struct memo_put *puts; /* oldest first */
+    struct memo_put **puts_tail;
+    bool committed; /* committed_step and oldest_step_kept are to be stored */
+    uint64_t committed_step;
+    uint64_t oldest_step_kept;
+};
+
+struct memo {
+    /* Immutable after start. */
+    pthread_t thread;
+    struct store *store; /* its thread's only */
+    void (*wake)(void *context);
+    void *context;
+
+    /* Under the mutex. */
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool stopping;
+    struct memo_group gathered;
+    struct memo_fetched *wanted;  /* oldest first */
+    struct memo_fetched *answers; /* oldest first */
+    struct memo_progress progress;
+};
+
+static void memo_group_reset(struct memo_group *group) {
+    *group = (struct memo_group){.puts_tail = NULL};
+}
+
+static void memo_put_destroy(struct memo_put *put) {
+    free(put->state);
+    free(put);
+}
+
+static void memo_group_free(struct memo_group *group) {
+    while (group->puts != NULL) {
+        struct memo_put *next = group->puts->next;
+        memo_put_destroy(group->puts);
+        group->puts = next;
+    }
+    memo_group_reset(group);
+}
+
+void memo_fetched_destroy(struct memo_fetched *fetched) {
+    if (fetched != NULL) {
+        free(fetched->row.state);
+        free(fetched);
+    }
+}
+
+static void memo_append(struct memo_fetched **list, struct memo_fetched *fetched) {
+    while (*list != NULL) {
+        list = &(*list)->next;
+    }
+    fetched->next = NULL;
+    *list = fetched;
+}
+
+static struct memo_fetched *memo_shift(struct memo_fetched **list) {
+    struct memo_fetched *first = *list;
+    if (first != NULL) {
+        *list = first->next;
+        first->next = NULL;
+    }
+    return first;
+}
+
+/* Store's thread */
+
+static int memo_write(struct memo *memo, const struct memo_group *group, struct error *error) {
+    int code = store_begin(memo->store, error);
+    for (const struct memo_put *put = group->puts; code == 0 && put != NULL; put = put->next) {
+        code = store_put_step(memo->store, &put->row, error);
+    }
+    if (code == 0 && group->committed) {
+        code = store_put_committed(memo->store, group->committed_step, error);
+    }
+    if (code == 0 && group->committed) {
+        code = store_prune(memo->store, group->oldest_step_kept, error);
+    }
+    return code < 0 ? code : store_commit(memo->store, error);
+}
+
+static void memo_read(struct memo *memo, struct memo_fetched *fetched, struct error *error) {
+    struct store_step row;
+    int code = store_get_step(memo->store, fetched->step, &row, error);
+    if (code != 1) {
+        return;
+    }
+    fetched->row.state = malloc(row.state_bytes);
+    if (fetched->row.state == NULL) {
+        return;
+    }
+    memcpy(fetched->row.state, row.state, row.state_bytes);
+    fetched->row.state_bytes = row.state_bytes;
+    fetched->row.step = row.step;
+    memcpy(fetched->row.digest, row.digest, sizeof fetched->row.digest);
+    fetched->found = true;
+}
+
+/* These are called with the mutex held and give it up while the store works. */
+
+static void memo_fail(struct memo *memo, const struct error *error) {
+    memo->progress.failed = true;
+    memo->progress.error = *error;
+}
+
+static void memo_answer(struct memo *memo) {
+    struct memo_fetched *fetched = memo_shift(&memo->wanted);
+    struct error error = {0};
+    (void)pthread_mutex_unlock(&memo->mutex);
+    memo_read(memo, fetched, &error);
+    (void)pthread_mutex_lock(&memo->mutex);
+    if (error.code == -EBADMSG || error.code == -EIO) {
+        memo_fail(memo, &error);
+    }
+    memo_append(&memo->answers, fetched);
+    memo->wake(memo->context);
+}
+
+static void memo_stored(struct memo *memo, const struct memo_group *group, uint64_t commit_ns) {
+    for (const struct memo_put *put = group->puts; put != NULL; put = put->next) {
+        memo->progress.durable_step = put->row.step + 1;
+    }
+    if (group->committed) {
+        memo->progress.durable_committed_step = group->committed_step;
+    }
+    memo->progress.commit_ns = commit_ns;
+    memo->progress.wal_bytes = store_wal_bytes(memo->store);
+    memo->progress.full = false;
+}
+
+/* Puts a group that found the disk full back before what has gathered meanwhile. */
+static void memo_restore(struct memo *memo, struct memo_group *group) {
+    struct memo_group *gathered = &memo->gathered;
+    if (group->puts != NULL) {
+        *group->puts_tail = gathered->puts;
+        if (gathered->puts == NULL) {
+            gathered->puts_tail = group->puts_tail;
+        }
+        gathered->puts = group->puts;
+    }
+    if (group->committed && !gathered->committed) {
+        gathered->committed = true;
+        gathered->committed_step = group->committed_step;
+        gathered->oldest_step_kept = group->oldest_step_kept;
+    }
+}
+
+static void memo_wait_ms(struct memo *memo, uint64_t ms) {
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    uint64_t ns = (uint64_t)until.tv_nsec + ms * 1000000u;
+    until.tv_sec += (time_t)(ns / 1000000000u);
+    until.tv_nsec = (long)(ns % 1000000000u);
+    (void)pthread_cond_timedwait(&memo->changed, &memo->mutex, &until);
+}
+
+static void memo_wait_for_space(struct memo *memo, struct memo_group *group) {
+    bool known = memo->progress.full;
+    memo_restore(memo, group);
+    memo->progress.full = true;
+    if (!known) {
+        memo->wake(memo->context);
+    }
+    if (!memo->stopping) {
+        uint64_t until_ns = clock_ns() + MEMO_FULL_RETRY_MS * 1000000ull;
+        while (!memo->stopping && memo->wanted == NULL && clock_ns() < until_ns) {
+            memo_wait_ms(memo, MEMO_FULL_RETRY_MS);
+        }
+    }
+}
+
+static void memo_commit(struct memo *memo) {
+    struct memo_group group = memo->gathered;
+    struct error error = {0};
+    memo_group_reset(&memo->gathered);
+    (void)pthread_mutex_unlock(&memo->mutex);
+    uint64_t start_ns = clock_ns();
+    int code = 0;
+    if (store_wal_bytes(memo->store) > MEMO_WAL_BYTES_BUSY) {
+        code = store_checkpoint(memo->store, 0, &error);
+    }
+    if (code == 0 || code == -ENOSPC) {
+        code = memo_write(memo, &group, &error);
+    }
+    uint64_t commit_ns = clock_ns() - start_ns;
+    (void)pthread_mutex_lock(&memo->mutex);
+    if (code == -ENOSPC) {
+        memo_wait_for_space(memo, &group);
+        return;
+    }
+    if (code < 0) {
+        memo_fail(memo, &error);
+    } else {
+        memo_stored(memo, &group, commit_ns);
+    }
+    memo_group_free(&group);
+    memo->wake(memo->context);
+}
+
+static void memo_checkpoint(struct memo *memo) {
+    struct error error = {0};
+    (void)pthread_mutex_unlock(&memo->mutex);
+    int code = store_checkpoint(memo->store, MEMO_WAL_BYTES_IDLE, &error);
+    uint64_t wal_bytes = store_wal_bytes(memo->store);
+    (void)pthread_mutex_lock(&memo->mutex);
+    memo->progress.wal_bytes = wal_bytes;
+    if (code == -ENOSPC) {
+        memo_wait_ms(memo, MEMO_FULL_RETRY_MS);
+    } else if (code < 0) {
+        memo_fail(memo, &error);
+        memo->wake(memo->context);
+    }
+}
+
+static bool memo_busy(const struct memo *memo) {
+    return memo->wanted != NULL || memo->gathered.puts != NULL || memo->gathered.committed;
+}
+
+/* Whether to go on: until stopped and written, or stopped with nothing more to be had. */
+static bool memo_lives(const struct memo *memo) {
+    if (memo->progress.failed) {
+        return !memo->stopping;
+    }
+    return !memo->stopping || (memo_busy(memo) && !memo->progress.full);
+}
+
+static void memo_rest(struct memo *memo) {
+    if (memo->progress.failed || memo->progress.wal_bytes <= MEMO_WAL_BYTES_IDLE) {
+        (void)pthread_cond_wait(&memo->changed, &memo->mutex);
+        return;
+    }
+    memo_wait_ms(memo, MEMO_IDLE_MS);
+    if (!memo_busy(memo) && !memo->stopping) {
+        memo_checkpoint(memo);
+    }
+}
+
+static void *memo_run(void *argument) {
+    struct memo *memo = argument;
+    (void)pthread_mutex_lock(&memo->mutex);
+    while (memo_lives(memo)) {
+        if (memo->progress.failed || !memo_busy(memo)) {
+            memo_rest(memo);
+        } else if (memo->wanted != NULL) {
+            memo_answer(memo);
+        } else {
+            memo_commit(memo);
+        }
+    }
+    (void)pthread_mutex_unlock(&memo->mutex);
+    return NULL;
+}
+
+/* Loop thread */
+
+static int memo_spawn(struct memo *memo) {
+    sigset_t all, before;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    int code = pthread_create(&memo->thread, NULL, memo_run, memo);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return -code;
+}
+
+static void memo_free(struct memo *memo) {
+    memo_group_free(&memo->gathered);
+    struct memo_fetched *fetched;
+    while ((fetched = memo_shift(&memo->wanted)) != NULL) {
+        memo_fetched_destroy(fetched);
+    }
+    while ((fetched = memo_shift(&memo->answers)) != NULL) {
+        memo_fetched_destroy(fetched);
+    }
+    (void)pthread_cond_destroy(&memo->changed);
+    (void)pthread_mutex_destroy(&memo->mutex);
+    free(memo);
+}
+
+int memo_start(struct store *store, uint64_t durable_step, uint64_t committed_step,
+               void (*wake)(void *context), void *context, struct memo **out, struct error *error) {
+    pthread_condattr_t monotonic;
+    struct memo *memo = calloc(1, sizeof *memo);
+    if (memo == NULL) {
+        return error_set(error, -ENOMEM, "store thread: out of memory");
+    }
+    memo->store = store;
+    memo->wake = wake;
+    memo->context = context;
+    memo->progress.durable_step = durable_step;
+    memo->progress.durable_committed_step = committed_step;
+    memo_group_reset(&memo->gathered);
+    (void)pthread_mutex_init(&memo->mutex, NULL);
+    (void)pthread_condattr_init(&monotonic);
+    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&memo->changed, &monotonic);
+    (void)pthread_condattr_destroy(&monotonic);
+    int code = memo_spawn(memo);
+    if (code < 0) {
+        memo_free(memo);
+        return error_set(error, code, "store thread: %s", strerror(-code));
+    }
+    *out = memo;
+    return 0;
+}
+
+int memo_stop(struct memo *memo, struct error *error) {
+    if (memo == NULL) {
+        return 0;
+    }
+    (void)pthread_mutex_lock(&memo->mutex);
+    memo->stopping = true;
+    (void)pthread_cond_signal(&memo->changed);
+    (void)pthread_mutex_unlock(&memo->mutex);
+    (void)pthread_join(memo->thread, NULL);
+    int code = memo->progress.failed ? memo->progress.error.code : 0;
+    if (code < 0) {
+        *error = memo->progress.error;
+    }
+    memo_free(memo);
+    return code;
+}
+
+int memo_put_step(struct memo *memo, const struct step_plan *plan, uint8_t *state,
+                  size_t state_bytes) {
+    struct memo_put *put = calloc(1, sizeof *put);
+    if (put == NULL) {
+        free(state);
+        return -ENOMEM;
+    }
+    put->state = state;
+    put->row = (struct store_step){.step = plan->step,
+                                   .state = state,
+                                   .state_bytes = state_bytes,
+                                   .balance = plan->balance,
+                                   .release = plan->release,
+                                   .tokens = plan->tokens,
+                                   .plan_ns = plan->plan_ns,
+                                   .documents = plan->document_count};
+    memcpy(put->row.digest, plan->digest, sizeof put->row.digest);
+    (void)pthread_mutex_lock(&memo->mutex);
+    struct memo_group *gathered = &memo->gathered;
+    if (gathered->puts == NULL) {
+        gathered->puts_tail = &gathered->puts;
+    }
+    *gathered->puts_tail = put;
+    gathered->puts_tail = &put->next;
+    (void)pthread_cond_signal(&memo->changed);
+    (void)pthread_mutex_unlock(&memo->mutex);
+    return 0;
+}
+
+void memo_put_committed(struct memo *memo, uint64_t committed_step, uint64_t oldest_step_kept) {
+    (void)pthread_mutex_lock(&memo->mutex);
+    memo->gathered.committed = true;
+    memo->gathered.committed_step = committed_step;
+    memo->gathered.oldest_step_kept = oldest_step_kept;
+    (void)pthread_cond_signal(&memo->changed);
+    (void)pthread_mutex_unlock(&memo->mutex);
+}
+
+int memo_fetch(struct memo *memo, uint64_t step) {
+    struct memo_fetched *fetched = calloc(1, sizeof *fetched);
+    if (fetched == NULL) {
+        return -ENOMEM;
+    }
+    fetched->step = step;
+    (void)pthread_mutex_lock(&memo->mutex);
+    memo_append(&memo->wanted, fetched);
+    (void)pthread_cond_signal(&memo->changed);
+    (void)pthread_mutex_unlock(&memo->mutex);
+    return 0;
+}
+
+struct memo_fetched *memo_take(struct memo *memo) {
+    (void)pthread_mutex_lock(&memo->mutex);
+    struct memo_fetched *fetched = memo_shift(&memo->answers);
+    (void)pthread_mutex_unlock(&memo->mutex);
+    return fetched;
+}
+
+void memo_progress(struct memo *memo, struct memo_progress *out) {
+    (void)pthread_mutex_lock(&memo->mutex);
+    *out = memo->progress;
+    (void)pthread_mutex_unlock(&memo->mutex);
+}

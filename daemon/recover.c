@@ -1,0 +1,89 @@
+/* recover: see recover.h. */
+#include "daemon/recover.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+void recovered_deinit(struct recovered *recovered) {
+    plan_state_destroy(recovered->state);
+    free(recovered->digests);
+    *recovered = (struct recovered){0};
+}
+
+const uint8_t *recovered_digest(const struct recovered *recovered, uint64_t step) {
+    return step >= recovered->committed_step && step < recovered->steps_end
+               ? recovered->digests[step - recovered->committed_step]
+               : NULL;
+}
+
+static int recover_digests(struct store *store, struct recovered *out, struct error *error) {
+    uint64_t first = out->committed_step;
+    uint64_t count = out->steps_end > first ? out->steps_end - first : 0;
+    out->digests = calloc(count + 1, sizeof *out->digests);
+    if (out->digests == NULL) {
+        return error_set(error, -ENOMEM, "recovery: out of memory for %" PRIu64 " digests", count);
+    }
+    for (uint64_t step = first; step < out->steps_end; step++) {
+        struct store_step row;
+        int code = store_get_step(store, step, &row, error);
+        if (code < 0) {
+            return code;
+        }
+        if (code == 0 || row.step != step) {
+            return error_set(error, -EBADMSG, "stored steps have a gap at %" PRIu64, step);
+        }
+        memcpy(out->digests[step - first], row.digest, sizeof row.digest);
+    }
+    return 0;
+}
+
+static int recover_state(struct store *store, struct replay *replay, struct recovered *out,
+                         struct error *error) {
+    struct store_step stored;
+    int code = store_get_step(store, out->committed_step, &stored, error);
+    if (code < 0) {
+        return code;
+    }
+    if (code == 0) {
+        return out->committed_step == 0
+                   ? 0
+                   : error_set(error, -EBADMSG,
+                               "step %" PRIu64 " is committed, but no state at or before it is "
+                               "stored",
+                               out->committed_step);
+    }
+    /* The row's state is the store's; replaying only reads it. */
+    struct replay_row row = {
+        .step = stored.step, .state = (uint8_t *)stored.state, .state_bytes = stored.state_bytes};
+    memcpy(row.digest, stored.digest, sizeof row.digest);
+    return replay_seek(replay, &row, out->committed_step, error);
+}
+
+int recover(struct store *store, struct planner *planner, const struct corpus_source *source,
+            struct recovered *out, struct error *error) {
+    struct store_summary summary;
+    struct replay replay = {0};
+    *out = (struct recovered){0};
+    int code = store_summary(store, &summary, error);
+    if (code < 0) {
+        return code;
+    }
+    out->committed_step = summary.committed_step;
+    out->steps_end = summary.steps_end;
+    out->generation = summary.generation;
+    code = replay_open(&replay, planner, source, error);
+    if (code == 0) {
+        code = recover_state(store, &replay, out, error);
+    }
+    if (code == 0) {
+        out->state = replay.state;
+        replay.state = NULL;
+        code = recover_digests(store, out, error);
+    }
+    replay_close(&replay);
+    if (code < 0) {
+        recovered_deinit(out);
+    }
+    return code;
+}

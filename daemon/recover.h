@@ -1,0 +1,28 @@
+/* recover: where the stream stands according to the store, proven by planning it again. */
+#ifndef BALLAST_DAEMON_RECOVER_H
+#define BALLAST_DAEMON_RECOVER_H
+
+#include "daemon/replay.h"
+#include "daemon/store.h"
+
+struct recovered {
+    struct plan_state *state; /* from which committed_step is planned; the caller's */
+    uint64_t committed_step;
+    uint64_t steps_end; /* first step without a row */
+    uint64_t generation;
+    /* Stored digests of [committed_step, steps_end): what planning must come to again. */
+    uint8_t (*digests)[PLAN_DIGEST_BYTES];
+};
+
+/* Finds the newest row at or before committed_step, decodes and checks its state, and plans forward
+ * from it, comparing digests. A fresh store gives step 0. -EBADMSG naming the step. */
+int recover(struct store *store, struct planner *planner, const struct corpus_source *source,
+            struct recovered *out, struct error *error);
+
+/* Frees what is left of it; fine for a zeroed one. */
+void recovered_deinit(struct recovered *recovered);
+
+/* The stored digest of a step, NULL when there is none. */
+const uint8_t *recovered_digest(const struct recovered *recovered, uint64_t step);
+
+#endif

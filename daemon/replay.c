@@ -1,0 +1,88 @@
+/* replay: see replay.h. */
+#include "daemon/replay.h"
+
+#include "daemon/clock.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+int replay_open(struct replay *replay, struct planner *planner, const struct corpus_source *source,
+                struct error *error) {
+    *replay = (struct replay){.planner = planner, .source = source};
+    replay->state = planner_state_create(planner);
+    replay->scratch = planner_state_create(planner);
+    if (replay->state == NULL || replay->scratch == NULL) {
+        replay_close(replay);
+        return error_set(error, -ENOMEM, "replay: out of memory");
+    }
+    return 0;
+}
+
+void replay_close(struct replay *replay) {
+    plan_state_destroy(replay->state);
+    plan_state_destroy(replay->scratch);
+    *replay = (struct replay){0};
+}
+
+static int replay_load(struct replay *replay, const struct replay_row *row, struct error *error) {
+    int code = plan_state_decode(replay->state, row->state, row->state_bytes, error);
+    if (code < 0) {
+        return code;
+    }
+    if (replay->state->step != row->step) {
+        return error_set(error, -EBADMSG, "its state is that of step %" PRIu64,
+                         replay->state->step);
+    }
+    code = planner_check_state(replay->planner, replay->state, error);
+    return code < 0 ? code : corpus_source_check(replay->source, &replay->state->cursor, error);
+}
+
+int replay_seek(struct replay *replay, const struct replay_row *row, uint64_t step,
+                struct error *error) {
+    assert(step >= row->step);
+    int code = replay_load(replay, row, error);
+    if (code < 0) {
+        (void)error_prefix(error, "stored step %" PRIu64, row->step);
+        return code == -ENOMEM ? code : -EBADMSG;
+    }
+    replay->row_step = row->step;
+    memcpy(replay->row_digest, row->digest, sizeof replay->row_digest);
+    while (replay->state->step < step) {
+        struct step_plan *plan = NULL;
+        code = replay_next(replay, &plan, error);
+        step_plan_destroy(plan);
+        if (code == 0) {
+            return error_set(error, -EBADMSG,
+                             "the data ends before step %" PRIu64 ", which was planned before",
+                             step);
+        }
+        if (code < 0) {
+            return code;
+        }
+    }
+    return 0;
+}
+
+int replay_next(struct replay *replay, struct step_plan **plan, struct error *error) {
+    struct step_plan *made = NULL;
+    uint64_t start_ns = clock_ns();
+    int code = plan_step(replay->planner, replay->state, replay->scratch, &made, error);
+    if (code <= 0) {
+        return code;
+    }
+    made->plan_ns = clock_ns() - start_ns;
+    if (made->step == replay->row_step &&
+        memcmp(made->digest, replay->row_digest, sizeof made->digest) != 0) {
+        step_plan_destroy(made);
+        return error_set(error, -EBADMSG,
+                         "step %" PRIu64 " comes out differently than it was stored; was the "
+                         "corpus changed?",
+                         replay->row_step);
+    }
+    struct plan_state *state = replay->state;
+    replay->state = replay->scratch;
+    replay->scratch = state;
+    *plan = made;
+    return 1;
+}

@@ -1,0 +1,502 @@
+/* server: see server.h. */
+#include "daemon/server.h"
+
+#include "daemon/log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define SERVER_ACCEPTS     64u /* in a row, before the loop does something else */
+#define SERVER_RETRY_MS    100
+#define SERVER_REFUSAL_NS  1000000000ull
+#define SERVER_SOCKET_MODE 0660
+#define SERVER_PATH_BYTES  sizeof(((struct sockaddr_un *)0)->sun_path)
+
+/* Listening */
+
+static int server_address(const char *path, struct sockaddr_un *address, struct error *error) {
+    size_t bytes = strlen(path);
+    if (bytes >= SERVER_PATH_BYTES) {
+        return error_set(error, -ENAMETOOLONG,
+                         "socket path '%.64s...' has %zu characters, 107 are possible; choose a "
+                         "shorter daemon.socket",
+                         path, bytes);
+    }
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    memcpy(address->sun_path, path, bytes + 1);
+    return 0;
+}
+
+/* Whether somebody listens behind a socket file: 0 nobody, -EADDRINUSE. */
+static int server_probe(const struct sockaddr_un *address, struct error *error) {
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        return error_set(error, -errno, "socket: %s", strerror(errno));
+    }
+    int code = connect(fd, (const struct sockaddr *)address, sizeof *address) < 0 ? -errno : 0;
+    (void)close(fd);
+    if (code == -ECONNREFUSED || code == -ENOENT) {
+        return 0;
+    }
+    return error_set(error, -EADDRINUSE,
+                     "another process listens on %s; stop it or choose another daemon.socket",
+                     address->sun_path);
+}
+
+/* Makes the path free: nothing there, or a socket that nobody listens behind, which is removed. */
+static int server_clear_path(const struct sockaddr_un *address, struct error *error) {
+    struct stat there;
+    const char *path = address->sun_path;
+    if (lstat(path, &there) < 0) {
+        return errno == ENOENT ? 0 : error_set(error, -errno, "%s: %s", path, strerror(errno));
+    }
+    if (!S_ISSOCK(there.st_mode)) {
+        return error_set(error, -EEXIST,
+                         "%s is there and is no socket; remove it or choose another daemon.socket",
+                         path);
+    }
+    int code = server_probe(address, error);
+    if (code == 0 && unlink(path) < 0 && errno != ENOENT) {
+        code = error_set(error, -errno, "removing the stale socket %s: %s", path, strerror(errno));
+    }
+    return code;
+}
+
+/* bind, then mode, then listen: nobody can connect before the mode is right. */
+static int server_bind(struct server_listener *listener, const struct sockaddr_un *address,
+                       struct error *error) {
+    struct stat made;
+    const char *path = address->sun_path;
+    listener->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (listener->fd < 0 ||
+        bind(listener->fd, (const struct sockaddr *)address, sizeof *address) < 0) {
+        return error_set(error, -errno, "%s: %s", path, strerror(errno));
+    }
+    if (lstat(path, &made) < 0 || chmod(path, SERVER_SOCKET_MODE) < 0 ||
+        listen(listener->fd, SERVER_BACKLOG) < 0) {
+        int code = -errno;
+        (void)unlink(path);
+        return error_set(error, code, "%s: %s", path, strerror(-code));
+    }
+    (void)snprintf(listener->path, sizeof listener->path, "%s", path);
+    listener->device = made.st_dev;
+    listener->inode = made.st_ino;
+    return 0;
+}
+
+static int server_listen(struct server *server, struct server_listener *listener, const char *path,
+                         uv_poll_cb accepted, struct error *error) {
+    struct sockaddr_un address;
+    int code = server_address(path, &address, error);
+    if (code == 0) {
+        code = server_clear_path(&address, error);
+    }
+    if (code == 0) {
+        code = server_bind(listener, &address, error);
+    }
+    if (code == 0 && uv_poll_init(server->loop, &listener->poll, listener->fd) < 0) {
+        code = error_set(error, -ENOMEM, "%s: cannot be polled", path);
+    }
+    if (code < 0) {
+        if (listener->fd >= 0) {
+            (void)close(listener->fd);
+        }
+        listener->fd = -1;
+        return code;
+    }
+    listener->poll.data = server;
+    server->handles++;
+    (void)uv_poll_start(&listener->poll, UV_READABLE, accepted);
+    return 0;
+}
+
+static void server_handle_closed(uv_handle_t *handle) {
+    struct server *server = handle->data;
+    server->handles--;
+}
+
+/* The file goes only if it is still the one that was made here. */
+static void server_unlisten(struct server_listener *listener) {
+    struct stat there;
+    if (listener->fd < 0) {
+        return;
+    }
+    if (lstat(listener->path, &there) == 0 && there.st_dev == listener->device &&
+        there.st_ino == listener->inode) {
+        (void)unlink(listener->path);
+    }
+    (void)uv_poll_stop(&listener->poll);
+    uv_close((uv_handle_t *)&listener->poll, server_handle_closed);
+    (void)close(listener->fd);
+    listener->fd = -1;
+}
+
+/* Accepting */
+
+static void server_control_ready(uv_poll_t *poll, int status, int events);
+static void server_data_ready(uv_poll_t *poll, int status, int events);
+
+static void server_accept_again(struct server *server) {
+    if (!server->accepting && server->control.fd >= 0) {
+        server->accepting = true;
+        (void)uv_poll_start(&server->control.poll, UV_READABLE, server_control_ready);
+        (void)uv_poll_start(&server->data.poll, UV_READABLE, server_data_ready);
+    }
+}
+
+static void server_retry(uv_timer_t *timer) {
+    struct server *server = timer->data;
+    uint64_t now_ns = uv_hrtime();
+    bool more = false;
+    server_accept_again(server);
+    for (uint32_t i = server->conn_count; i-- > 0;) {
+        struct conn *conn = server->conns[i];
+        if (conn->finishing) {
+            conn_flush(conn);
+            if (!conn->closing && now_ns >= conn->finish_by_ns) {
+                conn_close(conn);
+            }
+            more |= i < server->conn_count && server->conns[i]->finishing;
+        }
+    }
+    if (more) {
+        server_look_again(server);
+    }
+    server->touched(server->context);
+}
+
+void server_look_again(struct server *server) {
+    if (server->retry_open && !uv_is_active((uv_handle_t *)&server->retry)) {
+        (void)uv_timer_start(&server->retry, server_retry, SERVER_RETRY_MS / 4, 0);
+    }
+}
+
+/* Out of descriptors or memory: clients queue in the backlog until something is free. */
+static void server_pause(struct server *server, int code) {
+    log_line(LOG_WARNING, "server", "accepting pauses: %s connections=%u", strerror(-code),
+             server->conn_count);
+    server->accepting = false;
+    (void)uv_poll_stop(&server->control.poll);
+    (void)uv_poll_stop(&server->data.poll);
+    (void)uv_timer_start(&server->retry, server_retry, SERVER_RETRY_MS, 0);
+}
+
+/* A descriptor; -EAGAIN when nobody waits; another error paused the accepting. */
+static int server_accept(struct server *server, struct server_listener *listener) {
+    for (;;) {
+        int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0) {
+            return fd;
+        }
+        if (errno == EINTR || errno == ECONNABORTED) {
+            continue;
+        }
+        int code = errno == EWOULDBLOCK ? -EAGAIN : -errno;
+        if (code != -EAGAIN) {
+            server_pause(server, code);
+        }
+        return code;
+    }
+}
+
+static bool server_listed(uint32_t uid, const uint32_t *uids, uint32_t count) {
+    if (uid == 0 || uid == (uint32_t)geteuid()) {
+        return true;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (uids[i] == uid) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int server_identify(const struct server *server, int fd, struct session_peer *peer) {
+    struct ucred credentials;
+    socklen_t bytes = sizeof credentials;
+    const struct config *config = server->config;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) < 0) {
+        return -errno;
+    }
+    *peer = (struct session_peer){.pid = (uint32_t)credentials.pid, .uid = credentials.uid};
+    peer->may_serve = server_listed(peer->uid, config->uids_serve, config->uids_serve_count);
+    peer->may_admin = server_listed(peer->uid, config->uids_admin, config->uids_admin_count);
+    return 0;
+}
+
+/* Peers that may do nothing, or come when all places are taken, are told so on their first call. */
+static void server_judge(struct server *server, struct session_peer *peer, uint64_t now_ns) {
+    if (!peer->may_serve && !peer->may_admin) {
+        peer->refusal = STATUS_PERMISSION_DENIED;
+        peer->refusal_text = "this user is not allowed here; list its uid in daemon.allow_uids or "
+                             "daemon.admin_uids";
+    } else if (server->admitted >= server->config->connections_max) {
+        peer->refusal = STATUS_RESOURCE_EXHAUSTED;
+        peer->refusal_text = "limits.connections is reached";
+    } else {
+        return;
+    }
+    if (now_ns - server->refusal_logged_ns >= SERVER_REFUSAL_NS) {
+        server->refusal_logged_ns = now_ns;
+        log_line(LOG_WARNING, "server", "connection refused: %s pid=%u uid=%u", peer->refusal_text,
+                 peer->pid, peer->uid);
+    }
+}
+
+static void server_admit(struct server *server, int fd) {
+    struct session_peer peer;
+    struct conn *conn;
+    if (server_identify(server, fd, &peer) < 0 || server->conn_count == server->conn_capacity) {
+        (void)close(fd);
+        return;
+    }
+    server_judge(server, &peer, uv_hrtime());
+    if (conn_open(server, fd, &peer, &conn) < 0) {
+        log_line(LOG_ERR, "server", "out of memory for a connection pid=%u", peer.pid);
+        return;
+    }
+    conn->index = server->conn_count;
+    server->conns[server->conn_count++] = conn;
+    server->admitted += peer.refusal == STATUS_OK;
+    if (server->admitted > server->conn_high_water) {
+        server->conn_high_water = server->admitted;
+    }
+}
+
+static void server_control_ready(uv_poll_t *poll, int status, int events) {
+    struct server *server = poll->data;
+    (void)status;
+    (void)events;
+    for (uint32_t i = 0; i < SERVER_ACCEPTS; i++) {
+        int fd = server_accept(server, &server->control);
+        if (fd < 0) {
+            return;
+        }
+        server_admit(server, fd);
+    }
+}
+
+void server_forget(struct server *server, struct conn *conn) {
+    struct conn *last = server->conns[--server->conn_count];
+    server->conns[conn->index] = last;
+    last->index = conn->index;
+    server->admitted -= conn->session.peer.refusal == STATUS_OK;
+}
+
+/* Data socket */
+
+static void data_conn_closed(uv_handle_t *handle) {
+    struct data_conn *data = handle->data;
+    data->server->handles--;
+    free(data);
+}
+
+static void data_conn_close(struct data_conn *data) {
+    struct server *server = data->server;
+    if (data->closing) {
+        return;
+    }
+    data->closing = true;
+    for (uint32_t i = 0; i < server->data_count; i++) {
+        if (server->data_conns[i] == data) {
+            server->data_conns[i] = server->data_conns[--server->data_count];
+            break;
+        }
+    }
+    (void)uv_poll_stop(&data->poll);
+    uv_close((uv_handle_t *)&data->poll, data_conn_closed);
+    (void)close(data->fd);
+}
+
+/* One byte with the slab's descriptor. The socket is fresh, so one message always fits. */
+static void data_conn_answer(const struct data_conn *data) {
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {.bytes = {0}};
+    char byte = 0;
+    struct iovec payload = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {.msg_iov = &payload,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &data->server->slab_fd, sizeof(int));
+    if (sendmsg(data->fd, &message, MSG_NOSIGNAL) < 0) {
+        log_line(LOG_WARNING, "server", "the slab could not be handed over: %s", strerror(errno));
+    }
+}
+
+static bool server_use_token(struct server *server, const uint8_t token[SESSION_TOKEN_BYTES]) {
+    for (uint32_t i = 0; i < server->conn_count; i++) {
+        if (session_use_token(&server->conns[i]->session, token)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void data_conn_ready(uv_poll_t *poll, int status, int events) {
+    struct data_conn *data = poll->data;
+    (void)status;
+    (void)events;
+    ssize_t bytes = recv(data->fd, data->token + data->used, sizeof data->token - data->used, 0);
+    if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) {
+        return;
+    }
+    if (bytes > 0) {
+        data->used += (size_t)bytes;
+        if (data->used < sizeof data->token) {
+            return;
+        }
+        if (server_use_token(data->server, data->token)) {
+            data_conn_answer(data);
+        } else {
+            log_line(LOG_WARNING, "server", "unknown or used token on the data socket");
+        }
+    }
+    data_conn_close(data);
+}
+
+static void server_admit_data(struct server *server, int fd) {
+    struct session_peer peer;
+    struct data_conn *data = NULL;
+    if (server->data_count < SERVER_DATA_MAX && server_identify(server, fd, &peer) == 0 &&
+        peer.may_serve) {
+        data = calloc(1, sizeof *data);
+    }
+    if (data == NULL || uv_poll_init(server->loop, &data->poll, fd) < 0) {
+        free(data);
+        (void)close(fd);
+        return;
+    }
+    data->server = server;
+    data->fd = fd;
+    data->start_ns = uv_hrtime();
+    data->poll.data = data;
+    server->handles++;
+    server->data_conns[server->data_count++] = data;
+    (void)uv_poll_start(&data->poll, UV_READABLE | UV_DISCONNECT, data_conn_ready);
+}
+
+static void server_data_ready(uv_poll_t *poll, int status, int events) {
+    struct server *server = poll->data;
+    (void)status;
+    (void)events;
+    for (uint32_t i = 0; i < SERVER_ACCEPTS; i++) {
+        int fd = server_accept(server, &server->data);
+        if (fd < 0) {
+            return;
+        }
+        server_admit_data(server, fd);
+    }
+}
+
+/* Life */
+
+int server_open(struct server *server, struct error *error) {
+    char data_path[sizeof server->data.path];
+    const char *path = server->config->socket_path;
+    server->control.fd = -1;
+    server->data.fd = -1;
+    server->conn_capacity = server->config->connections_max + SERVER_TURNED_AWAY;
+    server->conns = calloc(server->conn_capacity, sizeof(struct conn *));
+    if (server->conns == NULL) {
+        return error_set(error, -ENOMEM, "sockets: out of memory");
+    }
+    (void)uv_timer_init(server->loop, &server->retry);
+    server->retry.data = server;
+    server->retry_open = true;
+    server->handles++;
+    (void)snprintf(data_path, sizeof data_path, "%.*s.data", (int)sizeof data_path - 6, path);
+    int code = server_listen(server, &server->control, path, server_control_ready, error);
+    if (code == 0) {
+        code = server_listen(server, &server->data, data_path, server_data_ready, error);
+    }
+    if (code < 0) {
+        server_close(server);
+        return code;
+    }
+    server->accepting = true;
+    return 0;
+}
+
+void server_close_listeners(struct server *server) {
+    server->accepting = false;
+    server_unlisten(&server->control);
+    server_unlisten(&server->data);
+}
+
+void server_finish(struct server *server) {
+    for (uint32_t i = server->conn_count; i-- > 0;) {
+        struct conn *conn = server->conns[i];
+        session_end_stream(&conn->session, STATUS_UNAVAILABLE, "the daemon is stopping");
+        conn_finish(conn);
+        conn_flush(conn);
+    }
+}
+
+uint32_t server_commits(const struct server *server) {
+    uint32_t commits = 0;
+    for (uint32_t i = 0; i < server->conn_count; i++) {
+        commits += server->conns[i]->session.commit_count;
+    }
+    return commits;
+}
+
+void server_close(struct server *server) {
+    if (server->conns == NULL) {
+        return;
+    }
+    server_close_listeners(server);
+    while (server->conn_count > 0) {
+        conn_close(server->conns[server->conn_count - 1]);
+    }
+    while (server->data_count > 0) {
+        data_conn_close(server->data_conns[server->data_count - 1]);
+    }
+    if (server->retry_open) {
+        server->retry_open = false;
+        uv_close((uv_handle_t *)&server->retry, server_handle_closed);
+    }
+}
+
+void server_deinit(struct server *server) {
+    assert(server->handles == 0);
+    free(server->conns);
+    server->conns = NULL;
+}
+
+void server_pump(struct server *server, uint64_t now_ns) {
+    for (uint32_t i = server->conn_count; i-- > 0;) {
+        struct conn *conn = server->conns[i];
+        if (!conn->finishing) {
+            session_pump(&conn->session, now_ns);
+        }
+        conn_flush(conn);
+    }
+}
+
+void server_tick(struct server *server, uint64_t now_ns) {
+    for (uint32_t i = server->conn_count; i-- > 0;) {
+        struct conn *conn = server->conns[i];
+        if (!conn->finishing && session_tick(&conn->session, now_ns) < 0) {
+            conn_finish(conn);
+        }
+    }
+    for (uint32_t i = server->data_count; i-- > 0;) {
+        if (now_ns - server->data_conns[i]->start_ns > SERVER_DATA_NS) {
+            data_conn_close(server->data_conns[i]);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+/* server: the two Unix sockets, who may connect, and the connections there are.
+ *
+ * The control socket speaks ttrpc (conn.h). The data socket, at its path + ".data", takes the token
+ * that Hello gave out, 16 bytes, and answers with one byte and the slab's descriptor. A socket file
+ * that is there already is replaced only if nobody listens behind it; the caller holds the state
+ * directory's lock by then. Loop thread only. */
+#ifndef BALLAST_DAEMON_SERVER_H
+#define BALLAST_DAEMON_SERVER_H
+
+#include "daemon/config.h"
+#include "daemon/conn.h"
+
+#define SERVER_DATA_MAX     64u           /* data connections at a time */
+#define SERVER_DATA_NS      5000000000ull /* to send a token */
+#define SERVER_TURNED_AWAY  16u           /* connections over the limit that are told so */
+#define SERVER_OUTPUT_BYTES (16u << 20)   /* waiting for administrators, all together */
+#define SERVER_INPUT_BYTES  (16u << 20)   /* large messages being read, all together */
+#define SERVER_BACKLOG      4096
+
+struct server_listener {
+    char path[128];
+    int fd;
+    uint64_t device, inode; /* of the socket file we made */
+    uv_poll_t poll;
+};
+
+struct data_conn {
+    struct server *server;
+    int fd;
+    uint64_t start_ns;
+    size_t used;
+    uint8_t token[SESSION_TOKEN_BYTES];
+    uv_poll_t poll;
+    bool closing;
+};
+
+struct server {
+    /* The caller's, set before server_open. */
+    uv_loop_t *loop;
+    const struct config *config; /* who may connect, and how many */
+    const struct session_world *world;
+    int slab_fd;
+    void (*touched)(void *context); /* something came in: there may be work */
+    void *context;
+    /* The server's own. */
+    struct server_listener control;
+    struct server_listener data;
+    struct conn **conns; /* conn_capacity pointers, the first conn_count set */
+    uint32_t conn_capacity;
+    uint32_t conn_count;
+    uint32_t conn_high_water;
+    uint32_t admitted; /* conns that are not turned away */
+    struct data_conn *data_conns[SERVER_DATA_MAX];
+    uint32_t data_count;
+    uint32_t handles; /* open uv handles of ours */
+    uint64_t output_bytes;
+    uint64_t input_bytes;
+    uint64_t refusal_logged_ns;
+    bool accepting;
+    uv_timer_t retry; /* accepts again after descriptors ran out, and closes what finishes */
+    bool retry_open;
+};
+
+/* -EADDRINUSE when somebody listens there, -EEXIST when the path is something else than a socket,
+ * -ENAMETOOLONG, or what bind and listen say. On failure everything is closed but handles that the
+ * loop must still run for. */
+int server_open(struct server *server, struct error *error);
+
+/* No new connections; the socket files go. Idempotent. */
+void server_close_listeners(struct server *server);
+
+/* Finishes every connection: what waits is written, then they close. */
+void server_finish(struct server *server);
+
+/* Commits that wait to become durable, over all connections. */
+uint32_t server_commits(const struct server *server);
+
+/* Closes whatever is left. The loop must run until server->handles is 0, then server_deinit. */
+void server_close(struct server *server);
+void server_deinit(struct server *server);
+
+/* Pumps and flushes every session. */
+void server_pump(struct server *server, uint64_t now_ns);
+
+/* Time passes: leases, deadlines, tokens that did not come. */
+void server_tick(struct server *server, uint64_t now_ns);
+
+/* Of conn.c: the connection is gone from the list, its handle not yet. */
+void server_forget(struct server *server, struct conn *conn);
+
+/* Of conn.c: look after finishing connections soon. */
+void server_look_again(struct server *server);
+
+#endif

@@ -1,0 +1,396 @@
+/* turn: what follows from what happened, once per round of the loop.
+ *
+ * Results of the planner and the store come in, reads are taken in, committed_step moves, planning
+ * and reading are told how far to go, sessions are pumped; again until nothing new comes of it.
+ * Also here: what sessions ask of the daemon (session_ops). */
+#include "daemon/daemon.h"
+
+#include "daemon/log.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* Planner's results */
+
+/* Whether the step comes out as it was stored before a restart; true too when it never was. */
+static bool turn_reproduced(struct daemon *daemon, const struct step_plan *plan) {
+    const uint8_t *stored = recovered_digest(&daemon->recovered, plan->step);
+    struct error error;
+    if (stored == NULL || memcmp(stored, plan->digest, PLAN_DIGEST_BYTES) == 0) {
+        return true;
+    }
+    (void)error_set(&error, -EBADMSG,
+                    "step %" PRIu64 " comes out differently than it was stored; was the corpus or "
+                    "the program changed? Serve a new job from a new state directory",
+                    plan->step);
+    daemon_fail(daemon, DAEMON_EXIT_DATA, &error);
+    return false;
+}
+
+static void turn_fail_memory(struct daemon *daemon, const char *what) {
+    struct error error;
+    (void)error_set(&error, -ENOMEM, "%s: out of memory", what);
+    daemon_fail(daemon, DAEMON_EXIT_IO, &error);
+}
+
+/* The state that the step was planned from goes to the store, unless its row is there already. */
+static void turn_remember(struct daemon *daemon, struct ahead_result *result) {
+    uint8_t *state = daemon->state;
+    size_t state_bytes = daemon->state_bytes;
+    daemon->state = result->state_after;
+    daemon->state_bytes = result->state_after_bytes;
+    result->state_after = NULL;
+    if (result->step < daemon->recovered.steps_end) {
+        free(state);
+    } else if (memo_put_step(daemon->memo, result->plan, state, state_bytes) < 0) {
+        turn_fail_memory(daemon, "storing a step");
+    }
+}
+
+static uint32_t turn_larger(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
+
+static void turn_measure(struct daemon *daemon, const struct ahead_result *result) {
+    samples_add(&daemon->plan_ns, result->plan->plan_ns);
+    daemon->balance = result->plan->balance;
+    daemon->balanced = true;
+    daemon->waiting = result->waiting;
+    daemon->waiting_high_water = turn_larger(daemon->waiting_high_water, daemon->waiting);
+    daemon->documents = result->plan->document_count;
+    daemon->documents_high_water = turn_larger(daemon->documents_high_water, daemon->documents);
+}
+
+static void turn_planned(struct daemon *daemon, struct ahead_result *result) {
+    if (daemon->draining || !turn_reproduced(daemon, result->plan)) {
+        return;
+    }
+    assert(result->step == daemon->planned_end);
+    turn_measure(daemon, result);
+    turn_remember(daemon, result);
+    struct step_plan *plan = result->plan;
+    result->plan = NULL;
+    if (plans_add(&daemon->plans, plan) < 0) {
+        turn_fail_memory(daemon, "planning ahead");
+        return;
+    }
+    daemon->planned_end = result->step + 1;
+    daemon->plans_high_water = turn_larger(daemon->plans_high_water, daemon->plans.count);
+}
+
+static void turn_ended(struct daemon *daemon, uint64_t step) {
+    if (daemon->draining) {
+        return;
+    }
+    daemon->end_step = step;
+    log_line(LOG_NOTICE, "ahead", "the data ends; this step will not come step=%" PRIu64, step);
+}
+
+/* Replays */
+
+static struct daemon_replay *turn_replay_find(struct daemon *daemon, uint64_t step) {
+    for (uint32_t i = 0; i < daemon->replay_count; i++) {
+        if (daemon->replays[i].step == step) {
+            return &daemon->replays[i];
+        }
+    }
+    return NULL;
+}
+
+static void turn_replay_forget(struct daemon *daemon, struct daemon_replay *replay) {
+    *replay = daemon->replays[--daemon->replay_count];
+}
+
+static void turn_replay_failed(struct daemon *daemon, uint64_t step, const struct error *error) {
+    struct daemon_replay *replay = turn_replay_find(daemon, step);
+    if (replay == NULL) {
+        return;
+    }
+    log_line(LOG_WARNING, "ahead", "a step cannot be replayed: %s step=%" PRIu64, error->text,
+             step);
+    replay->failed = true;
+    replay->error = *error;
+    admin_plan_lost(&daemon->admin, step, error);
+}
+
+/* Asks for a step again; when too many are asked for, whoever wants it asks again later. */
+static void turn_replay_begin(struct daemon *daemon, uint64_t step) {
+    for (uint32_t i = 0; daemon->replay_count == DAEMON_REPLAYS_MAX && i < DAEMON_REPLAYS_MAX;
+         i++) {
+        if (daemon->replays[i].failed) {
+            turn_replay_forget(daemon, &daemon->replays[i]);
+        }
+    }
+    if (daemon->replay_count == DAEMON_REPLAYS_MAX) {
+        return;
+    }
+    if (memo_fetch(daemon->memo, step) < 0) {
+        turn_fail_memory(daemon, "replaying a step");
+        return;
+    }
+    daemon->replays[daemon->replay_count++] = (struct daemon_replay){.step = step};
+}
+
+static void turn_replayed(struct daemon *daemon, struct ahead_result *result) {
+    struct daemon_replay *replay = turn_replay_find(daemon, result->step);
+    if (result->kind == AHEAD_FAILED) {
+        turn_replay_failed(daemon, result->step, &result->error);
+        return;
+    }
+    if (replay != NULL) {
+        turn_replay_forget(daemon, replay);
+    }
+    struct step_plan *plan = result->plan;
+    result->plan = NULL;
+    if (plans_add(&daemon->plans, plan) < 0) {
+        turn_fail_memory(daemon, "replaying a step");
+        return;
+    }
+    admin_plan_found(&daemon->admin, result->step);
+}
+
+static void turn_take_planned(struct daemon *daemon) {
+    struct ahead_result *result;
+    while ((result = ahead_take(daemon->ahead)) != NULL) {
+        switch (result->kind) {
+        case AHEAD_PLANNED:
+            turn_planned(daemon, result);
+            break;
+        case AHEAD_ENDED:
+            turn_ended(daemon, result->step);
+            break;
+        case AHEAD_REPLAYED:
+            turn_replayed(daemon, result);
+            break;
+        case AHEAD_FAILED:
+            if (result->replay) {
+                turn_replayed(daemon, result);
+            } else {
+                daemon_fail(daemon, DAEMON_EXIT_IO, &result->error);
+            }
+            break;
+        }
+        ahead_result_destroy(result);
+    }
+}
+
+/* Store's results */
+
+static void turn_fetched(struct daemon *daemon, struct memo_fetched *fetched) {
+    struct error error;
+    if (!fetched->found) {
+        (void)error_set(&error, -ERANGE,
+                        "step %" PRIu64 " is no longer stored; the next uncommitted is %" PRIu64,
+                        fetched->step, daemon->roster.committed_step);
+        turn_replay_failed(daemon, fetched->step, &error);
+        return;
+    }
+    int code = ahead_replay(daemon->ahead, fetched->step, &fetched->row);
+    fetched->row.state = NULL;
+    if (code < 0) {
+        turn_fail_memory(daemon, "replaying a step");
+    }
+}
+
+static void turn_take_stored(struct daemon *daemon) {
+    struct memo_fetched *fetched;
+    bool was_full = daemon->stored.full;
+    while ((fetched = memo_take(daemon->memo)) != NULL) {
+        turn_fetched(daemon, fetched);
+        memo_fetched_destroy(fetched);
+    }
+    memo_progress(daemon->memo, &daemon->stored);
+    daemon->progress.durable_step = daemon->stored.durable_step;
+    daemon->progress.durable_committed_step = daemon->stored.durable_committed_step;
+    if (daemon->stored.full && !was_full) {
+        log_line(LOG_ERR, "store",
+                 "the disk of the state directory is full; commits wait until there is space");
+    } else if (!daemon->stored.full && was_full) {
+        log_line(LOG_NOTICE, "store", "the state directory has space again");
+    }
+    if (daemon->stored.failed) {
+        daemon_fail(daemon, daemon_exit_code(daemon->stored.error.code), &daemon->stored.error);
+    }
+}
+
+/* Progress */
+
+static uint64_t turn_oldest_step(const struct daemon *daemon) {
+    uint64_t retained = daemon->config->steps_retained;
+    uint64_t committed = daemon->roster.committed_step;
+    return committed > retained ? committed - retained : 0;
+}
+
+static void turn_advance(struct daemon *daemon, uint64_t now_ns) {
+    (void)roster_advance(&daemon->roster, now_ns);
+    uint64_t committed = daemon->roster.committed_step;
+    daemon->progress.oldest_step = turn_oldest_step(daemon);
+    if (committed > daemon->committed_put) {
+        daemon->committed_put = committed;
+        memo_put_committed(daemon->memo, committed, daemon->progress.oldest_step);
+    }
+}
+
+static uint64_t turn_smaller(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/* How far to plan: ahead_steps beyond the fastest rank, as far as the store keeps up. */
+static void turn_extend(struct daemon *daemon) {
+    uint64_t ahead = daemon->config->ahead_steps;
+    uint64_t fastest = 0;
+    if (!roster_fastest_step(&daemon->roster, &fastest) ||
+        fastest < daemon->roster.committed_step) {
+        fastest = daemon->roster.committed_step;
+    }
+    uint64_t known = daemon->planned_end > daemon->recovered.steps_end
+                         ? daemon->planned_end
+                         : daemon->recovered.steps_end;
+    daemon->progress.plannable_step = daemon->end_step != UINT64_MAX
+                                          ? daemon->end_step
+                                          : known + ahead + DAEMON_UNDURABLE_MAX;
+    ahead_extend(daemon->ahead, turn_smaller(fastest + ahead + 1,
+                                             daemon->progress.durable_step + DAEMON_UNDURABLE_MAX));
+}
+
+/* What is kept in memory: from the slowest rank on, never more than a bounded number, and whatever
+ * could not be replayed because its row is not durable. */
+static void turn_trim(struct daemon *daemon) {
+    uint64_t keep = daemon->roster.committed_step;
+    uint64_t slowest = 0;
+    uint64_t most = (uint64_t)daemon->config->ahead_steps + DAEMON_PLANS_MORE;
+    if (roster_slowest_step(&daemon->roster, &slowest) && slowest > keep) {
+        keep = slowest;
+    }
+    if (daemon->planned_end > most && keep < daemon->planned_end - most) {
+        keep = daemon->planned_end - most;
+    }
+    plans_trim(&daemon->plans, turn_smaller(keep, daemon->progress.durable_step), &daemon->roster);
+}
+
+/* While stopping: commits become durable, then the connections go. */
+static void turn_stop(struct daemon *daemon, uint64_t now_ns) {
+    bool settled = server_commits(&daemon->server) == 0 || now_ns >= daemon->stop_by_ns ||
+                   daemon->exit_code != 0;
+    if (settled && !daemon->closing) {
+        daemon->closing = true;
+        server_finish(&daemon->server);
+    }
+}
+
+void turn_run(struct daemon *daemon) {
+    while (daemon->dirty) {
+        uint64_t now_ns = uv_hrtime();
+        daemon->dirty = false;
+        turn_take_planned(daemon);
+        turn_take_stored(daemon);
+        (void)feed_reap(&daemon->feed);
+        turn_advance(daemon, now_ns);
+        turn_extend(daemon);
+        turn_trim(daemon);
+        if (!daemon->stopping) {
+            feed_schedule(&daemon->feed);
+        }
+        server_pump(&daemon->server, now_ns);
+        if (daemon->stopping) {
+            turn_stop(daemon, now_ns);
+        }
+    }
+}
+
+enum session_answer turn_plan(struct daemon *daemon, uint64_t step, const struct step_plan **plan,
+                              struct error *error) {
+    const struct planned *planned = plans_find(&daemon->plans, step);
+    if (planned != NULL) {
+        *plan = planned->plan;
+        return SESSION_READY;
+    }
+    if (step >= daemon->end_step) {
+        return SESSION_NO_STEP;
+    }
+    if (step >= daemon->planned_end) {
+        return SESSION_WAITS;
+    }
+    struct daemon_replay *replay = turn_replay_find(daemon, step);
+    if (replay == NULL) {
+        turn_replay_begin(daemon, step);
+    } else if (replay->failed) {
+        *error = replay->error;
+        turn_replay_forget(daemon, replay);
+        return SESSION_LOST;
+    }
+    return SESSION_WAITS;
+}
+
+/* What sessions ask */
+
+static struct daemon *turn_daemon(const struct session *session) {
+    const struct conn *conn = session->owner;
+    return conn->server->context;
+}
+
+static enum session_answer turn_session_plan(struct session *session, uint64_t step,
+                                             const struct step_plan **plan, struct error *error) {
+    return turn_plan(turn_daemon(session), step, plan, error);
+}
+
+static enum session_answer turn_session_take(struct session *session, const struct step_plan *plan,
+                                             uint32_t micro_batch, bool slowest,
+                                             struct session_batch *batch, struct error *error) {
+    struct daemon *daemon = turn_daemon(session);
+    enum session_answer answer = feed_take(&daemon->feed, session->member->replica, plan,
+                                           micro_batch, session->subscribed, slowest, batch, error);
+    daemon->dirty |= answer == SESSION_READY;
+    return answer;
+}
+
+static void turn_session_release(struct session *session, uint32_t slot) {
+    struct daemon *daemon = turn_daemon(session);
+    slab_release(&daemon->slab, slot);
+    daemon->dirty = true;
+}
+
+static void turn_session_opened(struct session *session, uint32_t replica) {
+    struct daemon *daemon = turn_daemon(session);
+    slab_retry(&daemon->slab, replica);
+    daemon->dirty = true;
+}
+
+static void turn_session_waited(struct session *session, uint64_t wait_ns) {
+    samples_add(&turn_daemon(session)->wait_ns, wait_ns);
+}
+
+static void turn_session_admin(struct session *session, uint32_t stream, const char *method,
+                               const uint8_t *payload, size_t bytes) {
+    admin_call(&turn_daemon(session)->admin, session, stream, method, payload, bytes);
+}
+
+static void turn_session_closed(struct session *session) {
+    admin_forget(&turn_daemon(session)->admin, session);
+}
+
+static int turn_session_random(void *out, size_t bytes) {
+    return getrandom(out, bytes, 0) == (ssize_t)bytes ? 0 : -EIO;
+}
+
+static void turn_session_log(struct session *session, int level, const char *text) {
+    (void)session;
+    log_line(level, "session", "%s", text);
+}
+
+const struct session_ops turn_session_ops = {
+    .send = conn_send,
+    .congested = conn_congested,
+    .plan = turn_session_plan,
+    .take = turn_session_take,
+    .release = turn_session_release,
+    .opened = turn_session_opened,
+    .waited = turn_session_waited,
+    .admin = turn_session_admin,
+    .closed = turn_session_closed,
+    .random = turn_session_random,
+    .log = turn_session_log,
+};
