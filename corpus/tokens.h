@@ -42,7 +42,7 @@ uint64_t tokens_payload_bytes(const struct document *documents, uint32_t count,
 /* Prepares a job that fills `payload` (tokens_payload_bytes long, aligned to token_bytes) from
  * parts that exist in the catalog; count > 0, token_bytes 2 or 4. Catalog, documents and payload
  * are borrowed until the job is finished. Keeps and reuses the job's memory between calls (zero the
- * struct first time): about 100 bytes per part, and the bytes in the file where widths differ.
+ * struct first time): about 200 bytes per part, and the bytes in the file where widths differ.
  * -ENOMEM; the job may be prepared again. */
 int tokens_job_prepare(struct tokens_job *job, const struct catalog *catalog,
                        const struct document *documents, uint32_t count, uint32_t token_bytes,
