@@ -7,8 +7,8 @@
  *   PACK_SEARCH_EXACT  the least-work bin among all bins that have room (default);
  *   PACK_SEARCH_PAPER  as printed: the least-work bin, else the bin with the fewest tokens.
  * Either leaves a document over only if no bin can hold it at its turn.
- * O(D log D + D log N) typically: a tournament tree over the bins whose nodes hold the least work
- * and the least tokens below them; the exact search prunes on both.
+ * O(D log N) typically: a radix sort, and a tournament tree over the bins (bins.h) that a search
+ * prunes on work and on tokens.
  * Integers only; no allocation; the result depends on nothing but the arguments. */
 #ifndef BALLAST_PACKER_GREEDY_H
 #define BALLAST_PACKER_GREEDY_H
@@ -24,7 +24,7 @@ struct pack_input {
     const uint32_t *lengths; /* tokens, one per item, 0 < length */
     const uint64_t *works;   /* predicted work, one per item; the sum must fit 63 bits */
     uint32_t items;
-    uint32_t bins;       /* > 0 */
+    uint32_t bins;       /* 0 < bins <= 2^31 */
     uint64_t tokens_max; /* bound on the tokens of one bin, inclusive */
     enum pack_search search;
 };
