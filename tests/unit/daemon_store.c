@@ -470,7 +470,7 @@ static void flipped_bytes_give_no_wrong_answer(void **state) {
     (void)state;
     uint64_t seed = 77;
     unsigned refused = 0;
-    unsigned rounds = getenv("BALLAST_TEST_FULL") != NULL ? 20000 : 400;
+    unsigned rounds = store_world_rounds(20000, 400);
     fill_store(12);
     FILE *file = fopen(path_of("ballast.db"), "r");
     assert_non_null(file);

@@ -22,6 +22,10 @@ const char *store_world_memory(void);
 void store_world_empty(const char *state_dir);
 void store_world_remove(char *state_dir);
 
+/* How often to try what is tried at random: `full` under BALLAST_TEST_FULL, else `normal`, of which
+ * a sanitizer, which makes every fork and every byte dear, does a fifth. */
+unsigned store_world_rounds(unsigned full, unsigned normal);
+
 /* Splitmix64. */
 uint64_t store_world_random(uint64_t *state);
 
