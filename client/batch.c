@@ -19,8 +19,8 @@ void batch_deinit(struct batch *batch) {
 }
 
 void batch_release(struct batch *batch) {
-    slab_drop(batch->slab);
-    batch->slab = NULL;
+    mapping_drop(batch->mapping);
+    batch->mapping = NULL;
     batch->slot = NULL;
     batch->held = false;
 }
@@ -135,22 +135,22 @@ static int batch_read_slot(struct batch *batch, const Ballast__V1__Batch *messag
                    ? batch_impossible("no slot, though tokens were asked for", error)
                    : 0;
     }
-    if (context->slab == NULL) {
+    if (context->mapping == NULL) {
         return context->slot_wanted ? batch_impossible("a slot without a slab", error) : 0;
     }
-    uint64_t end = slab_bytes(context->slab);
+    uint64_t end = mapping_bytes(context->mapping);
     if (message->slab_bytes != (batch->slot_tokens + successors) * token_bytes) {
         return batch_impossible("its slot is not as long as its documents", error);
     }
-    if (message->slab_offset % SLAB_SLOT_HEADER_BYTES != 0 || message->slab_offset > end ||
-        end - message->slab_offset < SLAB_SLOT_HEADER_BYTES ||
-        end - message->slab_offset - SLAB_SLOT_HEADER_BYTES < message->slab_bytes) {
+    if (message->slab_offset % MAPPING_SLOT_HEADER_BYTES != 0 || message->slab_offset > end ||
+        end - message->slab_offset < MAPPING_SLOT_HEADER_BYTES ||
+        end - message->slab_offset - MAPPING_SLOT_HEADER_BYTES < message->slab_bytes) {
         return batch_impossible("its slot is not within the slab", error);
     }
-    batch->slab = slab_hold(context->slab);
-    batch->slot = slab_at(context->slab, message->slab_offset);
+    batch->mapping = mapping_hold(context->mapping);
+    batch->slot = mapping_at(context->mapping, message->slab_offset);
     batch->slot_generation = message->slot_generation;
-    batch->rows.tokens = batch->slot + SLAB_SLOT_HEADER_BYTES;
+    batch->rows.tokens = batch->slot + MAPPING_SLOT_HEADER_BYTES;
     batch->rows.token_bytes = token_bytes;
     return 0;
 }
@@ -176,7 +176,7 @@ static int batch_check(const Ballast__V1__Batch *message, const struct batch_con
 int batch_read(struct batch *batch, const Ballast__V1__Batch *message,
                const struct batch_context *context, struct error *error) {
     const Ballast__V1__RankShard *shard = NULL;
-    assert(!batch->held && batch->slab == NULL);
+    assert(!batch->held && batch->mapping == NULL);
     int code = batch_check(message, context, &shard, error);
     if (code < 0) {
         return code;
@@ -211,7 +211,7 @@ static int64_t batch_gather_slot(const struct batch *batch, enum ballast_column 
     if (batch->slot == NULL) {
         return -EINVAL;
     }
-    if (slab_generation_begin(batch->slot) != batch->slot_generation) {
+    if (mapping_generation_begin(batch->slot) != batch->slot_generation) {
         return -ESTALE;
     }
     if (column == BALLAST_TOKENS) {
@@ -219,7 +219,7 @@ static int64_t batch_gather_slot(const struct batch *batch, enum ballast_column 
     } else {
         gather_labels(&batch->rows, type, out);
     }
-    if (slab_generation_end(batch->slot) != batch->slot_generation) {
+    if (mapping_generation_end(batch->slot) != batch->slot_generation) {
         return -ESTALE;
     }
     return (int64_t)batch->view.rows;

@@ -8,7 +8,7 @@
 #include "ballast.pb-c.h"
 #include "client/ballast.h"
 #include "client/gather.h"
-#include "client/slab.h"
+#include "client/mapping.h"
 #include "proto/arena.h"
 
 #include <stdbool.h>
@@ -18,7 +18,7 @@ struct batch {
     struct arena arena;        /* reset when the next batch is read into this record */
     bool held;                 /* given out and not released */
     uint64_t connection;       /* number of the connection that brought it */
-    struct slab *slab;         /* a reference while held, NULL without a slot */
+    struct mapping *mapping;   /* a reference while held, NULL without a slot */
     const uint8_t *slot;       /* header of the slot */
     uint64_t slot_generation;
     uint64_t slot_tokens; /* of all parts, without successors */
@@ -28,7 +28,7 @@ struct batch {
 /* What the batch must agree with. */
 struct batch_context {
     const struct ballast_job *job;
-    struct slab *slab; /* NULL: plans only */
+    struct mapping *mapping; /* NULL: plans only */
     uint32_t cp;
     bool slot_wanted; /* tokens or labels */
 };

@@ -178,27 +178,36 @@ static int call_write(struct call_channel *channel, const uint8_t *bytes, size_t
     return 0;
 }
 
-/* Sends one frame around a packed message; `header` lacks the length only. */
-static int call_send(struct call_channel *channel, struct frame_header header,
-                     const ProtobufCMessage *message, struct error *error) {
-    size_t bytes = message == NULL ? 0 : protobuf_c_message_get_packed_size(message);
-    if (channel->send_code < 0) {
-        return call_broken(channel->send_code, error);
-    }
+/* Packs a message behind `before` bytes of room; out->len counts the message alone. */
+static int call_pack(struct call_channel *channel, const ProtobufCMessage *message, size_t before,
+                     ProtobufCBinaryData *out, struct error *error) {
+    size_t bytes = protobuf_c_message_get_packed_size(message);
     if (bytes > FRAME_DATA_BYTES_MAX) {
         return error_set(error, -EMSGSIZE, "a message of %zu bytes does not fit a frame of %u",
                          bytes, FRAME_DATA_BYTES_MAX);
     }
-    uint8_t *frame = arena_alloc(&channel->out, FRAME_HEADER_BYTES + bytes);
-    if (frame == NULL) {
+    out->data = arena_alloc(&channel->out, before + bytes);
+    if (out->data == NULL) {
         return error_set(error, -ENOMEM, "send a message of %zu bytes: out of memory", bytes);
     }
-    header.length = (uint32_t)bytes;
-    frame_header_encode(&header, frame);
-    if (message != NULL) {
-        protobuf_c_message_pack(message, frame + FRAME_HEADER_BYTES);
+    out->len = protobuf_c_message_pack(message, out->data + before);
+    return 0;
+}
+
+/* Sends one frame around a message; `header` lacks the length only. */
+static int call_send(struct call_channel *channel, struct frame_header header,
+                     const ProtobufCMessage *message, struct error *error) {
+    ProtobufCBinaryData frame;
+    if (channel->send_code < 0) {
+        return call_broken(channel->send_code, error);
     }
-    channel->send_code = call_write(channel, frame, FRAME_HEADER_BYTES + bytes);
+    int code = call_pack(channel, message, FRAME_HEADER_BYTES, &frame, error);
+    if (code < 0) {
+        return code;
+    }
+    header.length = (uint32_t)frame.len;
+    frame_header_encode(&header, frame.data);
+    channel->send_code = call_write(channel, frame.data, FRAME_HEADER_BYTES + frame.len);
     return channel->send_code < 0 ? call_broken(channel->send_code, error) : 0;
 }
 
@@ -207,21 +216,15 @@ static int call_request(struct call_channel *channel, const char *service, const
                         const ProtobufCMessage *payload, uint8_t flags, uint32_t *stream,
                         struct error *error) {
     Ttrpc__Request request = TTRPC__REQUEST__INIT;
+    uint32_t id = channel->stream_next;
+    struct frame_header header = {.stream = id, .type = FRAME_REQUEST, .flags = flags};
     request.service = (char *)service;
     request.method = (char *)method;
     arena_reset(&channel->out);
-    if (payload != NULL) {
-        request.payload.len = protobuf_c_message_get_packed_size(payload);
-        request.payload.data = arena_alloc(&channel->out, request.payload.len);
-        if (request.payload.data == NULL) {
-            return error_set(error, -EMSGSIZE, "%s: a request of %zu bytes does not fit a frame",
-                             method, request.payload.len);
-        }
-        protobuf_c_message_pack(payload, request.payload.data);
+    int code = payload == NULL ? 0 : call_pack(channel, payload, 0, &request.payload, error);
+    if (code == 0) {
+        code = call_send(channel, header, &request.base, error);
     }
-    uint32_t id = channel->stream_next;
-    struct frame_header header = {.stream = id, .type = FRAME_REQUEST, .flags = flags};
-    int code = call_send(channel, header, &request.base, error);
     if (code == 0) {
         channel->stream_next = id + 2;
         *stream = id;
@@ -339,10 +342,13 @@ static int call_take(struct call_channel *channel, uint32_t stream, int64_t dead
 static int call_unpack(const ProtobufCMessageDescriptor *type, struct arena *arena, size_t bytes,
                        const uint8_t *data, ProtobufCMessage **out, struct error *error) {
     ProtobufCMessage *message = protobuf_c_message_unpack(type, &arena->allocator, bytes, data);
+    if (message == NULL && arena->full) {
+        return error_set(error, -ENOMEM, "the daemon's %s of %zu bytes does not fit into memory",
+                         type->short_name, bytes);
+    }
     if (message == NULL) {
-        return error_set(error, -EPROTO,
-                         "the daemon's %s of %zu bytes does not unpack within %zu bytes",
-                         type->short_name, bytes, arena->bytes_max);
+        return error_set(error, -EPROTO, "the daemon's %s of %zu bytes does not unpack",
+                         type->short_name, bytes);
     }
     *out = message;
     return 0;

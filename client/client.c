@@ -307,7 +307,7 @@ static int client_take_batch(struct ballast *client, const Ballast__V1__Batch *m
     }
     struct batch_context context = {
         .job = &link->job,
-        .slab = link->slab,
+        .mapping = link->mapping,
         .cp = link->options.cp,
         .slot_wanted = (link->options.parts & ~(uint32_t)BALLAST_PART_PLAN) != 0,
     };

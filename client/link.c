@@ -28,8 +28,8 @@ void link_close(struct link *link) {
         close(link->data_fd);
     }
     link->data_fd = -1;
-    slab_drop(link->slab);
-    link->slab = NULL;
+    mapping_drop(link->mapping);
+    link->mapping = NULL;
     link->state = LINK_DOWN;
     link->give_up_ns = 0;
     link->retry_ns = 0;
@@ -190,12 +190,12 @@ static int link_note_slab(struct link *link, const Ballast__V1__HelloResponse *h
     if (hello->data_path[0] == '\0') {
         return error_set(error, -EOPNOTSUPP, "the daemon cannot pass its memory to this client");
     }
-    if (hello->data_token.len != SLAB_TOKEN_BYTES) {
+    if (hello->data_token.len != MAPPING_TOKEN_BYTES) {
         return error_set(error, -EPROTO, "the daemon's data token has %zu bytes, not %u",
-                         hello->data_token.len, SLAB_TOKEN_BYTES);
+                         hello->data_token.len, MAPPING_TOKEN_BYTES);
     }
     memcpy(link->data_path, hello->data_path, strlen(hello->data_path) + 1);
-    memcpy(link->data_token, hello->data_token.data, SLAB_TOKEN_BYTES);
+    memcpy(link->data_token, hello->data_token.data, MAPPING_TOKEN_BYTES);
     link->slab_bytes = hello->slab_bytes;
     return 0;
 }
@@ -241,7 +241,7 @@ static int link_greet(struct link *link, int64_t until_ns, struct error *error) 
     if (code == 1) {
         code = link_accept_greeting(link, (const Ballast__V1__HelloResponse *)message, error);
         if (code == 0 && link_wants_slots(link)) {
-            code = slab_ask(link->data_path, link->data_token, &link->data_fd, error);
+            code = mapping_ask(link->data_path, link->data_token, &link->data_fd, error);
         }
         if (code == 0) {
             link->state = link_wants_slots(link) ? LINK_MAPPING : LINK_READY;
@@ -257,7 +257,7 @@ static int link_map(struct link *link, int64_t until_ns, struct error *error) {
     if (code <= 0) {
         return code;
     }
-    code = slab_receive(link->data_fd, link->slab_bytes, &link->slab, error);
+    code = mapping_receive(link->data_fd, link->slab_bytes, &link->mapping, error);
     if (code != 1) {
         return code;
     }

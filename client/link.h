@@ -13,7 +13,7 @@
 
 #include "client/ballast.h"
 #include "client/call.h"
-#include "client/slab.h"
+#include "client/mapping.h"
 
 #include <sys/un.h>
 
@@ -34,11 +34,11 @@ struct link {
     enum link_state state;
     struct call_channel *channel; /* NULL in DOWN */
     int data_fd;                  /* in MAPPING, else -1 */
-    struct slab *slab;            /* one reference in READY, NULL where no slot is wanted */
+    struct mapping *mapping;      /* one reference in READY, NULL where no slot is wanted */
     uint64_t connections;         /* greetings answered, so 0 before the first */
     struct ballast_job job;       /* meaningful then */
     char data_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
-    uint8_t data_token[SLAB_TOKEN_BYTES];
+    uint8_t data_token[MAPPING_TOKEN_BYTES];
     uint64_t slab_bytes;
     int64_t give_up_ns; /* end of the window, 0 while it is closed */
     int64_t retry_ns;   /* not before, in DOWN */

@@ -68,6 +68,7 @@ void arena_reset(struct arena *arena) {
         }
     }
     arena_keep(arena, largest);
+    arena->full = false;
 }
 
 /* Adds a chunk with room for `bytes`: twice the newest one, as far as the bound allows. */
@@ -100,18 +101,16 @@ static struct arena_chunk *arena_grow(struct arena *arena, size_t bytes) {
 }
 
 void *arena_alloc(struct arena *arena, size_t bytes) {
-    if (bytes > arena->bytes_max) {
-        return NULL;
-    }
     struct arena_chunk *chunk = arena->chunks;
     if (chunk == NULL || bytes > chunk->bytes - chunk->used) {
         chunk = arena_grow(arena, bytes);
         if (chunk == NULL) {
+            arena->full = true;
             return NULL;
         }
     }
     void *out = (uint8_t *)chunk + chunk->used;
-    size_t rounded = arena_round(bytes);
+    size_t rounded = arena_round(bytes == 0 ? 1 : bytes);
     size_t rest = chunk->bytes - chunk->used;
     chunk->used += rounded < rest ? rounded : rest;
     return memset(out, 0, bytes);
@@ -120,6 +119,7 @@ void *arena_alloc(struct arena *arena, size_t bytes) {
 void *arena_array(struct arena *arena, size_t count, size_t bytes) {
     size_t total;
     if (__builtin_mul_overflow(count, bytes, &total)) {
+        arena->full = true;
         return NULL;
     }
     return arena_alloc(arena, total);

@@ -7,6 +7,7 @@
 #define BALLAST_PROTO_ARENA_H
 
 #include <protobuf-c/protobuf-c.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 struct arena_chunk;
@@ -15,6 +16,8 @@ struct arena {
     struct arena_chunk *chunks;   /* newest first; only the newest has room */
     size_t held_bytes;            /* of all chunks, their headers included */
     size_t bytes_max;             /* held_bytes never exceeds it: allocation fails instead */
+    bool full;                    /* an allocation failed since init or reset: what did not unpack
+                                     was too large, not malformed */
     ProtobufCAllocator allocator; /* for protobuf-c; free is a no-op */
 };
 

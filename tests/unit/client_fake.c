@@ -1,8 +1,6 @@
 /* The scripted daemon: see client_fake.h. */
 #include "client_fake.h"
 
-#include "ttrpc.pb-c.h"
-
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -74,12 +72,17 @@ void fake_stop(struct fake *fake) {
     free(fake->buffer);
 }
 
+bool fake_accept_any(struct fake *fake) {
+    fake_hang_up(fake);
+    fake->connection = accept4(fake->listener, NULL, NULL, SOCK_CLOEXEC);
+    frame_reader_init(&fake->reader, fake->buffer, FRAME_HEADER_BYTES + FRAME_DATA_BYTES_MAX);
+    return fake->connection >= 0;
+}
+
 void fake_accept(struct fake *fake) {
     fake_hang_up(fake);
     fake_wait(fake->listener);
-    fake->connection = accept4(fake->listener, NULL, NULL, SOCK_CLOEXEC);
-    FAKE_CHECK(fake->connection >= 0);
-    frame_reader_init(&fake->reader, fake->buffer, FRAME_HEADER_BYTES + FRAME_DATA_BYTES_MAX);
+    FAKE_CHECK(fake_accept_any(fake));
 }
 
 void fake_hang_up(struct fake *fake) {
@@ -132,6 +135,12 @@ bool fake_receive(struct fake *fake, struct frame_header *header, const uint8_t 
     }
 }
 
+const Ttrpc__Request *fake_unpack_request(struct fake *fake, const uint8_t *data, uint32_t bytes) {
+    Ttrpc__Request *request = ttrpc__request__unpack(&fake->arena.allocator, bytes, data);
+    FAKE_CHECK(request != NULL);
+    return request;
+}
+
 void *fake_request(struct fake *fake, const char *method, const ProtobufCMessageDescriptor *type,
                    uint32_t *stream) {
     struct frame_header header;
@@ -139,8 +148,7 @@ void *fake_request(struct fake *fake, const char *method, const ProtobufCMessage
     arena_reset(&fake->arena);
     FAKE_CHECK(fake_receive(fake, &header, &data));
     FAKE_CHECK(header.type == FRAME_REQUEST);
-    Ttrpc__Request *request = ttrpc__request__unpack(&fake->arena.allocator, header.length, data);
-    FAKE_CHECK(request != NULL);
+    const Ttrpc__Request *request = fake_unpack_request(fake, data, header.length);
     FAKE_CHECK(strcmp(request->method, method) == 0);
     *stream = header.stream;
     void *message = protobuf_c_message_unpack(type, &fake->arena.allocator, request->payload.len,

@@ -8,6 +8,7 @@
 #include "planner/error.h"
 #include "proto/arena.h"
 #include "proto/frame.h"
+#include "ttrpc.pb-c.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -46,6 +47,7 @@ void fake_prepare(struct fake *fake);
 void fake_listen(struct fake *fake);
 
 void fake_accept(struct fake *fake);
+bool fake_accept_any(struct fake *fake); /* waits for ever; false when the listener was shut down */
 void fake_hang_up(struct fake *fake);
 void fake_send_raw(struct fake *fake, const void *bytes, size_t count);
 void fake_send_frame(struct fake *fake, const struct frame_header *header, const uint8_t *data);
@@ -56,6 +58,7 @@ bool fake_receive(struct fake *fake, struct frame_header *header, const uint8_t 
 /* Waits for a request to `method` and unpacks its payload. */
 void *fake_request(struct fake *fake, const char *method, const ProtobufCMessageDescriptor *type,
                    uint32_t *stream);
+const Ttrpc__Request *fake_unpack_request(struct fake *fake, const uint8_t *data, uint32_t bytes);
 void fake_respond(struct fake *fake, uint32_t stream, const ProtobufCMessage *message);
 void fake_refuse(struct fake *fake, uint32_t stream, enum status status, const char *sentence);
 

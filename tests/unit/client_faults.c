@@ -644,7 +644,7 @@ static void pass_bad_memory(struct fake *fake) {
         if (fault < 3) {
             world_pass(fake, &memory);
         } else {
-            uint8_t token[SLAB_TOKEN_BYTES];
+            uint8_t token[MAPPING_TOKEN_BYTES];
             int fd = accept4(fake->data_listener, NULL, NULL, SOCK_CLOEXEC);
             FAKE_CHECK(recv(fd, token, sizeof token, MSG_WAITALL) == (ssize_t)sizeof token);
             FAKE_CHECK(send(fd, "x", 1, MSG_NOSIGNAL) == 1);

@@ -126,7 +126,7 @@ static void expect_column(const struct sample *sample, const struct batch *batch
 }
 
 static void expect_rank(const struct sample *sample, enum layout layout, uint32_t cp, uint32_t rank,
-                        struct slab *slab, uint64_t generation) {
+                        struct mapping *mapping, uint64_t generation) {
     struct fragment fragments[FRAGMENTS_MAX];
     uint64_t rows = (sample->sequence.tokens + sample->sequence.pad_tokens) / cp, own = 0;
     uint32_t count = layout_fragments(layout, &sample->sequence, cp, rank, fragments,
@@ -141,7 +141,8 @@ static void expect_rank(const struct sample *sample, enum layout layout, uint32_
     made.message.slab_bytes = sample->slot_bytes;
     made.message.slot_generation = generation;
     struct ballast_job job = {.cp = cp, .tokens_max = 1u << 20, .token_bytes = sample->token_bytes};
-    struct batch_context context = {.job = &job, .slab = slab, .cp = rank, .slot_wanted = true};
+    struct batch_context context = {
+        .job = &job, .mapping = mapping, .cp = rank, .slot_wanted = true};
     struct error error = {0};
     struct batch batch;
     batch_init(&batch);
@@ -159,24 +160,24 @@ static void every_row_is_what_its_document_says(void **state) {
     (void)state;
     struct world_memory memory;
     world_memory_create(&memory, 1u << 16);
-    struct slab *slab = world_memory_map(&memory);
+    struct mapping *mapping = world_memory_map(&memory);
     for (uint64_t seed = 1; seed <= 400; seed++) {
         struct sample sample;
         random_state = seed;
         uint32_t cp = 1 + random_below(4);
         enum layout layout = random_below(2) == 0 ? LAYOUT_PER_SEQUENCE : LAYOUT_PER_DOCUMENT;
         world_memory_stamp(&memory, 0, seed);
-        sample_make(&sample, cp, memory.bytes + SLAB_SLOT_HEADER_BYTES);
+        sample_make(&sample, cp, memory.bytes + MAPPING_SLOT_HEADER_BYTES);
         for (uint32_t rank = 0; rank < cp; rank++) {
-            expect_rank(&sample, layout, cp, rank, slab, seed);
+            expect_rank(&sample, layout, cp, rank, mapping, seed);
         }
     }
-    slab_drop(slab);
+    mapping_drop(mapping);
     world_memory_destroy(&memory);
 }
 
-/* The writer reuses the slot once for each time it is asked, as the daemon does: another
- * generation, fence, bytes, final generation. Every token of a generation is its low 16 bits. */
+/* The writer reuses the slot once for each time it is asked, as the daemon does: the next
+ * generation, a fence, then the bytes. Every token of a generation is its low 16 bits. */
 struct reuse {
     uint8_t *slot;
     uint32_t tokens;
@@ -186,14 +187,12 @@ struct reuse {
 };
 
 static void reuse_once(struct reuse *reuse, uint64_t generation) {
-    _Atomic uint64_t *header = (_Atomic uint64_t *)reuse->slot;
-    uint16_t *tokens = (uint16_t *)(reuse->slot + SLAB_SLOT_HEADER_BYTES);
-    atomic_store_explicit(header, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
+    uint16_t *tokens = (uint16_t *)(reuse->slot + MAPPING_SLOT_HEADER_BYTES);
+    atomic_store((_Atomic uint64_t *)reuse->slot, generation);
+    atomic_thread_fence(memory_order_seq_cst);
     for (uint32_t i = 0; i < reuse->tokens; i++) {
         tokens[i] = (uint16_t)generation;
     }
-    atomic_store_explicit(header, generation, memory_order_release);
 }
 
 static void *reuse_run(void *argument) {
@@ -219,7 +218,7 @@ static unsigned gather_against(struct reuse *reuse, struct batch *batch, int32_t
         while (atomic_load(&reuse->done) != atomic_load(&reuse->asked)) {
             sched_yield();
         }
-        batch->slot_generation = slab_generation_begin(reuse->slot);
+        batch->slot_generation = mapping_generation_begin(reuse->slot);
         atomic_fetch_add(&reuse->asked, 1);
         int64_t got = batch_gather(batch, BALLAST_TOKENS, BALLAST_INT32, rows, reuse->tokens);
         if (got == -ESTALE) {
@@ -238,14 +237,14 @@ static void a_slot_that_is_reused_while_it_is_read_is_stale_and_never_mixed(void
     (void)state;
     enum { TOKENS = 1 << 20 };
     struct world_memory memory;
-    world_memory_create(&memory, SLAB_SLOT_HEADER_BYTES + 2 * TOKENS);
-    struct slab *slab = world_memory_map(&memory);
+    world_memory_create(&memory, MAPPING_SLOT_HEADER_BYTES + 2 * TOKENS);
+    struct mapping *mapping = world_memory_map(&memory);
     struct reuse reuse = {.slot = memory.bytes, .tokens = TOKENS, .asked = 1, .done = 1};
     struct document document = {.length = TOKENS, .document_length = TOKENS};
     struct fragment fragment = {0, 0, TOKENS};
     struct world_batch made;
     struct ballast_job job = {.cp = 1, .tokens_max = TOKENS, .token_bytes = 2};
-    struct batch_context context = {.job = &job, .slab = slab, .slot_wanted = true};
+    struct batch_context context = {.job = &job, .mapping = mapping, .slot_wanted = true};
     struct batch batch;
     struct error error = {0};
     int32_t *rows = calloc(TOKENS, sizeof *rows);
@@ -263,7 +262,7 @@ static void a_slot_that_is_reused_while_it_is_read_is_stale_and_never_mixed(void
     free(rows);
     batch_deinit(&batch);
     world_batch_free(&made);
-    slab_drop(slab);
+    mapping_drop(mapping);
     world_memory_destroy(&memory);
 }
 

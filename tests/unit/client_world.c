@@ -43,16 +43,16 @@ void world_send_fd(int socket, int fd) {
     FAKE_CHECK(sendmsg(socket, &message, MSG_NOSIGNAL) == 1);
 }
 
-struct slab *world_memory_map(const struct world_memory *memory) {
+struct mapping *world_memory_map(const struct world_memory *memory) {
     int pair[2];
-    struct slab *slab = NULL;
+    struct mapping *mapping = NULL;
     struct error error = {0};
     FAKE_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
     world_send_fd(pair[0], memory->fd);
-    FAKE_CHECK(slab_receive(pair[1], memory->count, &slab, &error) == 1);
+    FAKE_CHECK(mapping_receive(pair[1], memory->count, &mapping, &error) == 1);
     close(pair[0]);
     close(pair[1]);
-    return slab;
+    return mapping;
 }
 
 void world_memory_stamp(struct world_memory *memory, uint64_t offset, uint64_t generation) {
@@ -139,7 +139,7 @@ void world_batch_init(struct world_batch *batch, struct world_memory *memory, ui
     batch->message.slot_generation = step + 1;
     batch->message.loss_denominator = 16;
     batch->message.label_tokens = 14;
-    uint8_t *payload = memory->bytes + batch->message.slab_offset + SLAB_SLOT_HEADER_BYTES;
+    uint8_t *payload = memory->bytes + batch->message.slab_offset + MAPPING_SLOT_HEADER_BYTES;
     for (uint32_t i = 0; i <= WORLD_TOKENS; i++) {
         uint16_t token = (uint16_t)world_token(step, index, i);
         memcpy(payload + 2 * i, &token, sizeof token);
@@ -147,7 +147,7 @@ void world_batch_init(struct world_batch *batch, struct world_memory *memory, ui
     world_memory_stamp(memory, batch->message.slab_offset, step + 1);
 }
 
-static uint8_t world_data_token[SLAB_TOKEN_BYTES] = "0123456789abcde";
+static uint8_t world_data_token[MAPPING_TOKEN_BYTES] = "0123456789abcde";
 static uint8_t world_job_digest[16] = "the job of tests";
 static Ballast__V1__Mesh world_mesh;
 
@@ -178,7 +178,7 @@ void world_greet(struct fake *fake, const Ballast__V1__HelloResponse *hello) {
 }
 
 void world_pass(struct fake *fake, const struct world_memory *memory) {
-    uint8_t token[SLAB_TOKEN_BYTES];
+    uint8_t token[MAPPING_TOKEN_BYTES];
     int fd = accept4(fake->data_listener, NULL, NULL, SOCK_CLOEXEC);
     FAKE_CHECK(fd >= 0);
     FAKE_CHECK(recv(fd, token, sizeof token, MSG_WAITALL) == (ssize_t)sizeof token);

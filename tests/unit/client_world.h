@@ -8,7 +8,7 @@
 
 #include "client_fake.h"
 
-#include "client/slab.h"
+#include "client/mapping.h"
 #include "planner/document.h"
 #include "sharding/fragment.h"
 
@@ -29,7 +29,7 @@ void world_memory_create(struct world_memory *memory, uint64_t bytes);
 void world_memory_destroy(struct world_memory *memory);
 
 /* The client's view of it, through the seals and a real descriptor message. */
-struct slab *world_memory_map(const struct world_memory *memory);
+struct mapping *world_memory_map(const struct world_memory *memory);
 void world_memory_stamp(struct world_memory *memory, uint64_t offset, uint64_t generation);
 void world_send_fd(int socket, int fd);
 

@@ -79,7 +79,10 @@ static void sizes_that_overflow_are_refused(void **state) {
     assert_null(arena_array(&arena, SIZE_MAX / 2, 3));
     assert_null(arena_alloc(&arena, (1u << 16) + 1));
     assert_int_equal(arena.held_bytes, 0);
+    assert_true(arena.full);
+    arena_reset(&arena);
     assert_non_null(arena_array(&arena, 10, 100));
+    assert_false(arena.full);
     arena_deinit(&arena);
 }
 

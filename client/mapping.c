@@ -1,5 +1,5 @@
-/* slab: see slab.h. */
-#include "client/slab.h"
+/* mapping: see mapping.h. */
+#include "client/mapping.h"
 
 #include <assert.h>
 #include <endian.h>
@@ -13,17 +13,17 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define SLAB_SEALS   (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
-#define SLAB_FDS_MAX 4u
+#define MAPPING_SEALS   (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
+#define MAPPING_FDS_MAX 4u
 
-struct slab {
+struct mapping {
     const uint8_t *base;
     uint64_t bytes;
     uint32_t references;
 };
 
-int slab_ask(const char *path, const uint8_t token[SLAB_TOKEN_BYTES], int *fd,
-             struct error *error) {
+int mapping_ask(const char *path, const uint8_t token[MAPPING_TOKEN_BYTES], int *fd,
+                struct error *error) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t bytes = strlen(path) + 1;
     if (bytes > sizeof address.sun_path) {
@@ -36,7 +36,7 @@ int slab_ask(const char *path, const uint8_t token[SLAB_TOKEN_BYTES], int *fd,
     }
     int code = 0;
     if (connect(data_fd, (const struct sockaddr *)&address, sizeof address) < 0 ||
-        send(data_fd, token, SLAB_TOKEN_BYTES, MSG_NOSIGNAL) != (ssize_t)SLAB_TOKEN_BYTES) {
+        send(data_fd, token, MAPPING_TOKEN_BYTES, MSG_NOSIGNAL) != (ssize_t)MAPPING_TOKEN_BYTES) {
         code = errno == EAGAIN || errno == ENOENT ? -ECONNREFUSED : -errno;
         (void)error_set(error, code, "data socket %s: %s", path, strerror(errno));
         close(data_fd);
@@ -47,14 +47,14 @@ int slab_ask(const char *path, const uint8_t token[SLAB_TOKEN_BYTES], int *fd,
 }
 
 /* The one descriptor of a message, -1 without exactly one; closes the others. */
-static int slab_descriptor(struct msghdr *message) {
-    int fds[SLAB_FDS_MAX];
+static int mapping_descriptor(struct msghdr *message) {
+    int fds[MAPPING_FDS_MAX];
     size_t count = 0;
     for (struct cmsghdr *part = CMSG_FIRSTHDR(message); part != NULL;
          part = CMSG_NXTHDR(message, part)) {
         if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS) {
             count = (part->cmsg_len - CMSG_LEN(0)) / sizeof fds[0];
-            assert(count <= SLAB_FDS_MAX);
+            assert(count <= MAPPING_FDS_MAX);
             memcpy(fds, CMSG_DATA(part), count * sizeof fds[0]);
         }
     }
@@ -67,37 +67,37 @@ static int slab_descriptor(struct msghdr *message) {
     return -1;
 }
 
-static int slab_map(int memory_fd, uint64_t bytes, struct slab **out, struct error *error) {
+static int mapping_map(int memory_fd, uint64_t bytes, struct mapping **out, struct error *error) {
     struct stat status;
     int seals = fcntl(memory_fd, F_GET_SEALS);
-    if (seals < 0 || (seals & SLAB_SEALS) != SLAB_SEALS) {
+    if (seals < 0 || (seals & MAPPING_SEALS) != MAPPING_SEALS) {
         return error_set(error, -EPROTO, "the daemon's memory is not sealed; it is not mapped");
     }
     if (fstat(memory_fd, &status) < 0 || bytes == 0 || (uint64_t)status.st_size < bytes) {
         return error_set(error, -EPROTO,
                          "the daemon's memory is shorter than the slab it promised");
     }
-    struct slab *slab = malloc(sizeof *slab);
-    if (slab == NULL) {
+    struct mapping *mapping = malloc(sizeof *mapping);
+    if (mapping == NULL) {
         return error_set(error, -ENOMEM, "map the slab: out of memory");
     }
     void *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED, memory_fd, 0);
     if (base == MAP_FAILED) {
         int code = -errno;
-        free(slab);
+        free(mapping);
         return error_set(error, code, "map a slab of %llu bytes: %s", (unsigned long long)bytes,
                          strerror(-code));
     }
-    *slab = (struct slab){.base = base, .bytes = bytes, .references = 1};
-    *out = slab;
+    *mapping = (struct mapping){.base = base, .bytes = bytes, .references = 1};
+    *out = mapping;
     return 0;
 }
 
-int slab_receive(int fd, uint64_t bytes, struct slab **out, struct error *error) {
+int mapping_receive(int fd, uint64_t bytes, struct mapping **out, struct error *error) {
     char byte;
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(SLAB_FDS_MAX * sizeof(int))];
+        char bytes[CMSG_SPACE(MAPPING_FDS_MAX * sizeof(int))];
     } control;
     struct iovec vector = {.iov_base = &byte, .iov_len = 1};
     struct msghdr message = {.msg_iov = &vector,
@@ -114,46 +114,45 @@ int slab_receive(int fd, uint64_t bytes, struct slab **out, struct error *error)
     if (got == 0) {
         return error_set(error, -EPIPE, "the daemon closed the data socket");
     }
-    int memory_fd = slab_descriptor(&message);
+    int memory_fd = mapping_descriptor(&message);
     if (memory_fd < 0) {
         return error_set(error, -EPROTO, "the data socket answered without one descriptor");
     }
-    int code = slab_map(memory_fd, bytes, out, error);
+    int code = mapping_map(memory_fd, bytes, out, error);
     close(memory_fd);
     return code < 0 ? code : 1;
 }
 
-struct slab *slab_hold(struct slab *slab) {
-    slab->references++;
-    return slab;
+struct mapping *mapping_hold(struct mapping *mapping) {
+    mapping->references++;
+    return mapping;
 }
 
-void slab_drop(struct slab *slab) {
-    if (slab != NULL && --slab->references == 0) {
-        (void)munmap((void *)slab->base, slab->bytes);
-        free(slab);
+void mapping_drop(struct mapping *mapping) {
+    if (mapping != NULL && --mapping->references == 0) {
+        (void)munmap((void *)mapping->base, mapping->bytes);
+        free(mapping);
     }
 }
 
-uint64_t slab_bytes(const struct slab *slab) {
-    return slab->bytes;
+uint64_t mapping_bytes(const struct mapping *mapping) {
+    return mapping->bytes;
 }
 
-const uint8_t *slab_at(const struct slab *slab, uint64_t offset) {
-    assert(offset <= slab->bytes);
-    return slab->base + offset;
+const uint8_t *mapping_at(const struct mapping *mapping, uint64_t offset) {
+    assert(offset <= mapping->bytes);
+    return mapping->base + offset;
 }
 
-/* Pairs with the daemon, which before it writes into a slot stores another generation and then a
- * release fence, and after the last byte stores the final one with release: the acquire here sees
- * all bytes of the generation that it reads. */
-uint64_t slab_generation_begin(const uint8_t *slot) {
+/* Pairs with the daemon, which stores a slot's next generation and then a fence before any byte of
+ * the next payload, and names it in a message only after the last byte. */
+uint64_t mapping_generation_begin(const uint8_t *slot) {
     return le64toh(atomic_load_explicit((const _Atomic uint64_t *)slot, memory_order_acquire));
 }
 
-/* The fence keeps the reads of the slot before this load, so that a byte of a later generation
- * among them shows as a difference here. Pairs with the release fence above. */
-uint64_t slab_generation_end(const uint8_t *slot) {
+/* The fence keeps the reads of the slot before this load; with the daemon's fence between its store
+ * and its writes, a byte of a later payload among those reads shows as a difference here. */
+uint64_t mapping_generation_end(const uint8_t *slot) {
     atomic_thread_fence(memory_order_acquire);
     return le64toh(atomic_load_explicit((const _Atomic uint64_t *)slot, memory_order_relaxed));
 }
