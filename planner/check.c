@@ -5,15 +5,41 @@
 
 #include <inttypes.h>
 
+#define STEP_MAX   (UINT64_C(1) << 40)
+#define TOKENS_MAX (UINT64_C(1) << 60)
+
 static int check_exists(const struct document_source *source, const char *what, uint32_t dataset,
                         uint64_t document, uint32_t length, struct error *error) {
     uint32_t found = source->length(source->context, dataset, document);
-    if (found == 0 || found < length) {
+    if (found != length || found == 0) {
         return error_set(error, -EBADMSG,
                          "state: %s: document %" PRIu64 " of dataset %" PRIu32 " has %" PRIu32
                          " tokens there and %" PRIu32
                          " in the corpus; restore the state that was made with this corpus",
                          what, document, dataset, length, found);
+    }
+    return 0;
+}
+
+/* Numbers that no stream reaches leave no room to go on counting. */
+static int check_counters(const struct plan_state *state, struct error *error) {
+    const struct {
+        const char *name;
+        uint64_t value;
+        uint64_t max;
+    } counters[] = {
+        {"step", state->step, STEP_MAX},
+        {"target_tokens", state->target_tokens, TOKENS_MAX},
+        {"stream_tokens", state->stream_tokens, TOKENS_MAX},
+        {"stream_parts", state->stream_parts, TOKENS_MAX},
+    };
+    for (size_t i = 0; i < sizeof counters / sizeof counters[0]; i++) {
+        if (counters[i].value > counters[i].max) {
+            return error_set(error, -EBADMSG,
+                             "state: %s = %" PRIu64 ", which no stream reaches; restore another "
+                             "one",
+                             counters[i].name, counters[i].value);
+        }
     }
     return 0;
 }
@@ -77,7 +103,10 @@ static int check_held(const struct planner *planner, const struct plan_state *st
 
 int planner_check_state(const struct planner *planner, const struct plan_state *state,
                         struct error *error) {
-    int code = check_held(planner, state, error);
+    int code = check_counters(state, error);
+    if (code == 0) {
+        code = check_held(planner, state, error);
+    }
     if (code == 0 && state->cursor.open) {
         code = check_exists(planner->source, "the open document", state->cursor.open_dataset,
                             state->cursor.open_document, state->cursor.open_length, error);

@@ -4,8 +4,8 @@
  * array of the plan has a known size; the second fills them. */
 #include "planner/step.h"
 
+#include "packer/order.h"
 #include "planner/balance.h"
-#include "planner/descend.h"
 #include "planner/replicas.h"
 
 #include <assert.h>
@@ -174,7 +174,10 @@ static void compose_deliver(struct plan_state *after, const struct document *doc
                                                           : 0;
     delays->delivered_tokens += document->length;
     delays->delivered_documents += document->offset == 0;
-    delays->delay_token_steps += document->length * delay;
+    unsigned __int128 token_steps = delays->delay_token_steps +
+                                    (unsigned __int128)document->length * delay;
+    delays->delay_token_steps = token_steps < PLAN_STATE_NUMBER_MAX ? (uint64_t)token_steps
+                                                                    : PLAN_STATE_NUMBER_MAX;
     delays->delay_max = delay > delays->delay_max ? delay : delays->delay_max;
     delays->tokens_by_delay[delay < DELAY_BUCKETS ? delay : DELAY_BUCKETS - 1] += document->length;
     after->delivered_tokens += document->length;
@@ -210,8 +213,16 @@ static uint64_t compose_attention_ppm(struct planner *p) {
     return balance_of(p->loads, p->options.micro_batches);
 }
 
+/* Rows by descending key into order[]. */
+static void compose_order(struct planner *p, const uint64_t *keys, uint32_t documents) {
+    for (uint32_t i = 0; i < documents; i++) {
+        p->order[i] = i;
+    }
+    order_by_work(keys, p->order, documents);
+}
+
 static uint64_t compose_bound_ppm(struct planner *p, uint32_t documents) {
-    descend(p->works, documents, p->order);
+    compose_order(p, p->works, documents);
     for (uint32_t i = 0; i < documents; i++) {
         p->keys[i] = p->works[p->order[i]];
     }
@@ -222,7 +233,7 @@ static uint64_t compose_original_ppm(struct planner *p, uint32_t documents) {
     for (uint32_t i = 0; i < documents; i++) {
         p->keys[i] = UINT64_MAX - p->rows[i].document.stream_index;
     }
-    descend(p->keys, documents, p->order);
+    compose_order(p, p->keys, documents);
     for (uint32_t i = 0; i < documents; i++) {
         p->indexes[i] = p->lengths[p->order[i]];
     }

@@ -5,7 +5,7 @@
  * each later step only takes its N. */
 #include "planner/step.h"
 
-#include "planner/descend.h"
+#include "packer/order.h"
 
 #include <assert.h>
 #include <string.h>
@@ -32,10 +32,13 @@ bool drain_due(const struct planner *planner) {
 static bool drain_number_bins(struct planner *p, uint32_t steps) {
     uint32_t micro_batches = p->options.micro_batches;
     uint32_t bins = steps * micro_batches;
-    descend(p->bin_works, bins, p->bin_order);
+    for (uint32_t i = 0; i < bins; i++) {
+        p->bin_order[i] = i;
+        p->row_begins[i] = 0;
+    }
+    order_by_work(p->bin_works, p->bin_order, bins);
     for (uint32_t i = 0; i < bins; i++) {
         p->bin_numbers[p->bin_order[i]] = i;
-        p->row_begins[i] = 0;
     }
     uint32_t largest = 0;
     for (uint32_t i = 0; i < p->after->waiting_count; i++) {

@@ -110,9 +110,9 @@ int plan_step(struct planner *planner, const struct plan_state *state, struct pl
               struct step_plan **plan, struct error *error);
 
 /* Checks a decoded state against the corpus and the options: every waiting part and the open
- * document must exist (a truncated document may be longer in the corpus), no part is longer than
- * the limit, a drain has this many micro-batches a step. -EBADMSG with dataset and document
- * named. */
+ * document must exist with these lengths, no part is longer than the limit, no more waits than the
+ * limits let, a drain has this many micro-batches a step. Where the cursor stands is the source's
+ * to check. -EBADMSG with dataset and document named. */
 int planner_check_state(const struct planner *planner, const struct plan_state *state,
                         struct error *error);
 

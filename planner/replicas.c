@@ -1,7 +1,7 @@
 /* replicas: see replicas.h. Replicas with a free slot form a heap whose root is dealt to next. */
 #include "planner/replicas.h"
 
-#include "planner/descend.h"
+#include "packer/order.h"
 
 #include <assert.h>
 #include <stdbool.h>
@@ -42,7 +42,10 @@ void replicas_deal(const uint64_t *works, uint32_t count, uint32_t replicas, uin
         taken[dp] = 0;
         loads[dp] = 0;
     }
-    descend(works, count, order);
+    for (uint32_t i = 0; i < count; i++) {
+        order[i] = i;
+    }
+    order_by_work(works, order, count);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t dp = heap[0];
         slots[order[i]] = dp * share + replicas_mountain(taken[dp], share);

@@ -44,8 +44,9 @@ struct document_source {
      * cursor then stays), never fails. Pure: same cursor, same answer. Any thread. */
     int (*next)(const void *context, struct source_cursor *cursor, uint32_t limit,
                 struct document *out);
-    /* Tokens of a document, so that restored state can be checked against the corpus; 0 with
-     * `document` out of range or `dataset` unknown. Any thread. */
+    /* Tokens of a document as the stream gives it (after truncation), so that restored state can be
+     * checked against the corpus; 0 for a dropped one, and with `document` out of range or
+     * `dataset` unknown. Any thread. */
     uint32_t (*length)(const void *context, uint32_t dataset, uint64_t document);
     const void *context;
     uint32_t dataset_count;

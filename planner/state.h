@@ -11,13 +11,14 @@
 #include "planner/source.h"
 #include "queues/bands.h"
 
-#define DELAY_BUCKETS 65u /* delays of 0..63 steps, and 64 or more */
+#define DELAY_BUCKETS         65u                       /* delays of 0..63 steps, and 64 or more */
+#define PLAN_STATE_NUMBER_MAX ((UINT64_C(1) << 62) - 1) /* of every counter here */
 
 /* Tokens delivered from one dataset, by delay. */
 struct delay_counts {
     uint64_t delivered_tokens;
     uint64_t delivered_documents; /* first parts */
-    uint64_t delay_token_steps;   /* sum of tokens * delay */
+    uint64_t delay_token_steps;   /* sum of tokens * delay, saturating */
     uint64_t delay_max;           /* steps */
     uint64_t tokens_by_delay[DELAY_BUCKETS];
 };

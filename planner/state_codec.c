@@ -17,7 +17,6 @@
 
 #define STATE_VERSION    1u
 #define STATE_HASH_BYTES 8u
-#define STATE_NUMBER_MAX ((UINT64_C(1) << 62) - 1) /* sums of a few stay within 64 bits */
 #define STATE_REMEDY     "restore an older copy, or start the job anew"
 
 static const uint8_t state_magic[4] = {'B', 'L', 'P', 'S'};
@@ -92,7 +91,7 @@ static uint64_t codec_number(struct codec *codec, uint64_t value, uint64_t max, 
 }
 
 static uint64_t codec_count(struct codec *codec, uint64_t value, const char *name) {
-    return codec_number(codec, value, STATE_NUMBER_MAX, name);
+    return codec_number(codec, value, PLAN_STATE_NUMBER_MAX, name);
 }
 
 /* A value as its signed difference from `base`, folded so that small ones are short. */
@@ -103,7 +102,7 @@ static uint64_t codec_difference(struct codec *codec, uint64_t value, uint64_t b
     folded = codec_number(codec, folded, UINT64_MAX, name);
     difference = folded >> 1 ^ ((folded & 1) != 0 ? UINT64_MAX : 0);
     value = base + difference;
-    codec_check(codec, value <= STATE_NUMBER_MAX, name);
+    codec_check(codec, value <= PLAN_STATE_NUMBER_MAX, name);
     return value;
 }
 
@@ -195,8 +194,8 @@ static void codec_delay(struct codec *codec, struct delay_counts *delays) {
     buckets = codec_number(codec, buckets, DELAY_BUCKETS, "delay histogram");
     uint64_t tokens = 0;
     for (uint64_t i = 0; i < buckets; i++) {
-        delays->tokens_by_delay[i] = codec_number(codec, delays->tokens_by_delay[i],
-                                                  STATE_NUMBER_MAX - tokens, "tokens_by_delay");
+        delays->tokens_by_delay[i] = codec_number(
+            codec, delays->tokens_by_delay[i], PLAN_STATE_NUMBER_MAX - tokens, "tokens_by_delay");
         tokens += delays->tokens_by_delay[i];
     }
     codec_check(codec, buckets == 0 || delays->tokens_by_delay[buckets - 1] != 0,

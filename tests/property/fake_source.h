@@ -134,7 +134,12 @@ static inline uint32_t fake_length(const void *context, uint32_t dataset, uint64
     if (dataset >= fake->source.dataset_count || document >= fake->datasets[dataset].documents) {
         return 0;
     }
-    return fake->datasets[dataset].lengths[document];
+    uint32_t length = fake->datasets[dataset].lengths[document];
+    if (fake->overlong_limit == 0 || length <= fake->overlong_limit ||
+        fake->overlong == FAKE_SPLIT) {
+        return length;
+    }
+    return fake->overlong == FAKE_TRUNCATE ? fake->overlong_limit : 0;
 }
 
 static inline void fake_source_init(struct fake_source *fake, struct fake_dataset *datasets,

@@ -336,6 +336,9 @@ static void states_of_another_corpus_or_job_are_refused(void **state) {
     lengths[0] = 7;
     job.now->waiting[0].document.document = 12;
     refuses_state(&job, "document 12");
+    job.now->step += UINT64_C(1) << 40;
+    refuses_state(&job, "step = ");
+    job.now->step -= UINT64_C(1) << 40;
     job.now->waiting[0].document.document = 0;
     job.now->waiting[0].document.length = 9;
     refuses_state(&job, "at most 8");
