@@ -255,20 +255,36 @@ static int check_section_line(struct loader *loader, const char *line) {
     return check_section(loader, loader->section);
 }
 
-/* inih's fgets: counts lines, removes indentation, refuses what inih would let pass. */
-static char *next_line(char *line, int bytes, void *context) {
-    struct loader *loader = context;
-    if (loader->code < 0 || fgets(line, bytes, loader->file) == NULL) {
-        return NULL;
+/* Reads a line without its newline; false at the end of the file or with a refusal. */
+static bool read_line(struct loader *loader, char *line, int bytes) {
+    int length = 0;
+    int c = getc(loader->file);
+    if (c == EOF) {
+        return false;
     }
     loader->line++;
-    size_t length = strlen(line);
-    if ((length == 0 || line[length - 1] != '\n') && !feof(loader->file)) {
-        (void)refuse_line(loader, "the line holds a NUL or more than %d characters", bytes - 2);
+    for (; c != EOF && c != '\n'; c = getc(loader->file)) {
+        if (c == '\0' || length + 1 == bytes) {
+            (void)refuse_line(loader, "the line holds a NUL or more than %d characters", bytes - 1);
+            return false;
+        }
+        line[length++] = (char)c;
+    }
+    line[length] = '\0';
+    return true;
+}
+
+/* inih's fgets: counts lines, removes indentation and a byte order mark, refuses what inih would
+ * let pass. */
+static char *next_line(char *line, int bytes, void *context) {
+    struct loader *loader = context;
+    if (loader->code < 0 || !read_line(loader, line, bytes)) {
         return NULL;
     }
-    size_t indent = strspn(line, " \t");
-    memmove(line, line + indent, length - indent + 1);
+    bool marked = loader->line == 1 && strncmp(line, "\xef\xbb\xbf", 3) == 0;
+    const char *text = line + (marked ? 3 : 0);
+    text += strspn(text, " \t");
+    memmove(line, text, strlen(text) + 1);
     if (line[0] == '[' && check_section_line(loader, line) < 0) {
         return NULL;
     }

@@ -530,19 +530,27 @@ static int group_end(struct store *store, int code) {
 
 /* Whether the mark of an opening that was never closed serves this one too: the same boot and
  * version, and it has reached the main file. Saves a killed daemon's successor all syncs. */
-static bool mark_holds(struct store *store, const struct store_job *job, uint64_t opened_in_main) {
+static int mark_holds(struct store *store, const struct store_job *job, uint64_t opened_in_main,
+                      bool *out, struct error *error) {
     char now[40];
     char *then = NULL;
     char *version = NULL;
     uint64_t opened = 0;
     state_dir_boot_id(now);
-    bool holds = meta_number(store, "opened", &opened, NULL) == 0 &&
-                 meta_text(store, "open_boot", &then, NULL) == 0 &&
-                 meta_text(store, "version", &version, NULL) == 0 && opened == opened_in_main &&
-                 now[0] != '\0' && strcmp(then, now) == 0 && strcmp(version, job->version) == 0;
+    int code = meta_number(store, "opened", &opened, error);
+    if (code == 0) {
+        code = meta_text(store, "open_boot", &then, error);
+    }
+    if (code == 0) {
+        code = meta_text(store, "version", &version, error);
+    }
+    if (code == 0) {
+        *out = opened == opened_in_main && now[0] != '\0' && strcmp(then, now) == 0 &&
+               strcmp(version, job->version) == 0;
+    }
     free(then);
     free(version);
-    return holds;
+    return code;
 }
 
 /* Marks the store open, in the main file too (see the head of this file). */
@@ -571,6 +579,23 @@ static int mark_open(struct store *store, const struct store_job *job, struct er
     return code == 0 ? store_checkpoint(store, 0, error) : code;
 }
 
+/* Makes the store this job's: compares, and marks it open. */
+static int store_claim(struct store *store, const struct store_job *job, uint64_t opened_in_main,
+                       struct error *error) {
+    (void)sqlite3_wal_hook(store->db, wal_grew, store);
+    int code = compare_job(store, job, error);
+    if (code == 0) {
+        code = store_exec(store, "PRAGMA journal_mode = WAL", "open", error);
+    }
+    if (code == 0) {
+        code = mark_holds(store, job, opened_in_main, &store->marked, error);
+    }
+    if (code == 0 && !store->marked) {
+        code = mark_open(store, job, error);
+    }
+    return code == -ENOSPC ? mark_open(store, job, error) : code; /* the reserve has been given */
+}
+
 static int store_attach(struct store *store, const struct store_job *job, struct error *error) {
     struct state_file file;
     uint64_t opened_in_main = 0;
@@ -594,19 +619,7 @@ static int store_attach(struct store *store, const struct store_job *job, struct
     if (code == 0) {
         code = check_last_close(store, &file, opened_in_main, error);
     }
-    if (code < 0 || job == NULL) {
-        return code;
-    }
-    (void)sqlite3_wal_hook(store->db, wal_grew, store);
-    code = compare_job(store, job, error);
-    if (code == 0) {
-        code = store_exec(store, "PRAGMA journal_mode = WAL", "open", error);
-    }
-    store->marked = code == 0 && mark_holds(store, job, opened_in_main);
-    if (code == 0 && !store->marked) {
-        code = mark_open(store, job, error);
-    }
-    return code == -ENOSPC ? mark_open(store, job, error) : code; /* the reserve has been given */
+    return code == 0 && job != NULL ? store_claim(store, job, opened_in_main, error) : code;
 }
 
 int store_open(const char *state_dir, const struct store_job *job, struct store **out,

@@ -168,6 +168,7 @@ static void syntax_errors_name_the_first_bad_line(void **state) {
 static void long_lines_and_nul_bytes_are_refused(void **state) {
     (void)state;
     static const char nul[] = "[plan]\nwindow\0 = 4096\n";
+    static const char last_nul[] = "[plan]\nwindow = 4096\0 k";
     char line[CONFIG_VALUE_BYTES + 32];
     struct config *config = NULL;
     struct error error;
@@ -178,11 +179,14 @@ static void long_lines_and_nul_bytes_are_refused(void **state) {
     assert_int_equal(config_load(world_write(nul, sizeof nul - 1), NULL, 0, &config, &error),
                      -EINVAL);
     assert_non_null(strstr(error.text, "test.conf:2: the line holds a NUL"));
+    assert_int_equal(
+        config_load(world_write(last_nul, sizeof last_nul - 1), NULL, 0, &config, &error), -EINVAL);
+    assert_non_null(strstr(error.text, "test.conf:2: the line holds a NUL"));
 }
 
 static void indentation_comments_and_repeated_sections_are_fine(void **state) {
     (void)state;
-    struct config *config = world_config("\xef\xbb\xbf# a comment\n  ; another\n"
+    struct config *config = world_config("\xef\xbb\xbf[plan]\r\n  ; a comment\r\n"
                                          "[plan] # of steps\n  window = 4096 ; tokens\n"
                                          "\tmicro_batches: 4\n[dataset a]\npath = a\n"
                                          "[plan]\n\tpolicy = wlb:none");
