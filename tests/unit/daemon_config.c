@@ -254,6 +254,7 @@ static void refused_values_are_named_with_what_is_allowed(void **state) {
         {"[node]\nreplicas = 1\n", "of numbers below parallel.dp"},
         {"[node]\nreplicas = \n", "all, or a list"},
         {"[node]\nreplicas = 0-\n", "all, or a list"},
+        {"[parallel]\ndp = 4\n[node]\nreplicas = 0,2-1\n", "all, or a list"},
         {"[daemon]\nlease = 60\n", "10ms to 24h, with ms, s, m or h"},
         {"[daemon]\nlease = 1ms\n", "10ms to 24h"},
         {"[daemon]\nallow_uids = root\n", "up to 64 user ids"},
@@ -388,10 +389,10 @@ static void job_digest_covers_what_may_never_change(void **state) {
 
 static void a_slot_holds_the_largest_payload(void **state) {
     (void)state;
-    struct config *config = world_config(WORLD_DATASET "[plan]\nwindow = 1000\n"
-                                                       "tokens_max = 4000\nmicro_batches = 1\n");
-    /* Four parts of 1000, each gone on with: 4000 tokens and 4 successors. */
-    assert_true(config_slot_bytes(&config->plan, 4) >= 64 + 4 * 4004);
+    struct config *config = world_config(WORLD_DATASET "[plan]\nwindow = 1020\n"
+                                                       "tokens_max = 4080\nmicro_batches = 1\n");
+    /* Header and 4080 tokens fill four pages; each of the four parts may have a successor. */
+    assert_true(config_slot_bytes(&config->plan, 4) >= 4 * 4096 + 4 * 4);
     assert_int_equal(config_slot_bytes(&config->plan, 4) % 4096, 0);
     assert_true(config_slot_bytes(&config->plan, 2) < config_slot_bytes(&config->plan, 4));
     config_destroy(config);
