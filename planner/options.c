@@ -91,7 +91,9 @@ static int options_check_ranges(const struct plan_options *options, struct error
 
 static int options_check_mesh(const struct plan_options *options, struct error *error) {
     if (policy_name(options->policy) == NULL) {
-        return error_set(error, -EINVAL, "plan.policy: number %d is none", (int)options->policy);
+        return error_set(error, -EINVAL,
+                         "plan.policy = %d is none; take plain, wlb:none or wlb:bands",
+                         (int)options->policy);
     }
     if (options->micro_batches % options->dp != 0) {
         return error_set(error, -EINVAL,
@@ -152,7 +154,7 @@ static int options_check_plain(const struct plan_options *options, struct error 
 
 static int options_check_variable(const struct plan_options *options, struct error *error) {
     uint64_t held = options->micro_batches * plan_bin_tokens(options);
-    uint64_t most = held > 1 ? held * FULL_PERCENT / 100 : 1;
+    uint64_t most = held * FULL_PERCENT / 100;
     if (options->step_tokens > most) {
         return error_set(error, -EINVAL,
                          "plan.step_tokens = %" PRIu64 ": above %u %% of the %" PRIu64
@@ -260,6 +262,7 @@ static void options_resolve_bands(struct plan_options *options) {
     }
 }
 
+/* A row unit is at least 2 tokens, so that even 95 % of one is one. */
 static void options_resolve_step_tokens(struct plan_options *options) {
     uint64_t windows = (uint64_t)options->micro_batches * options->window;
     uint64_t roomy = options->micro_batches * plan_bin_tokens(options) * DEFAULT_PERCENT / 100;
@@ -267,9 +270,6 @@ static void options_resolve_step_tokens(struct plan_options *options) {
         options->step_tokens = windows;
     } else if (options->step_tokens == 0) {
         options->step_tokens = windows < roomy ? windows : roomy;
-    }
-    if (options->step_tokens == 0) {
-        options->step_tokens = 1;
     }
 }
 

@@ -29,6 +29,7 @@ struct codec {
     int code;     /* decoding: the first refusal */
     size_t refused_at;
     const char *refused;
+    const char *because; /* "" when `refused` says it all */
 };
 
 static void codec_require(struct codec *codec, bool holds, int code, const char *what) {
@@ -38,11 +39,21 @@ static void codec_require(struct codec *codec, bool holds, int code, const char 
         codec->code = code;
         codec->refused_at = codec->at;
         codec->refused = what;
+        codec->because = "";
     }
 }
 
 static void codec_check(struct codec *codec, bool holds, const char *what) {
     codec_require(codec, holds, -EBADMSG, what);
+}
+
+/* `name` is a field whose value cannot be. */
+static void codec_check_value(struct codec *codec, bool holds, const char *name) {
+    bool refused_before = codec->code != 0;
+    codec_check(codec, holds, name);
+    if (codec->code != 0 && !refused_before) {
+        codec->because = " is out of range";
+    }
 }
 
 static void codec_put(struct codec *codec, uint64_t value) {
@@ -64,7 +75,7 @@ static uint64_t codec_get(struct codec *codec, const char *name) {
             break;
         }
         uint8_t byte = codec->in[codec->at];
-        codec_check(codec, shift < 63 || byte <= 1, name);
+        codec_check_value(codec, shift < 63 || byte <= 1, name);
         codec_check(codec, shift == 0 || byte != 0, "an integer that is not minimal");
         if (codec->code != 0) {
             break;
@@ -86,7 +97,7 @@ static uint64_t codec_number(struct codec *codec, uint64_t value, uint64_t max, 
         return value;
     }
     value = codec_get(codec, name);
-    codec_check(codec, value <= max, name);
+    codec_check_value(codec, value <= max, name);
     return codec->code == 0 ? value : 0;
 }
 
@@ -102,7 +113,7 @@ static uint64_t codec_difference(struct codec *codec, uint64_t value, uint64_t b
     folded = codec_number(codec, folded, UINT64_MAX, name);
     difference = folded >> 1 ^ ((folded & 1) != 0 ? UINT64_MAX : 0);
     value = base + difference;
-    codec_check(codec, value <= PLAN_STATE_NUMBER_MAX, name);
+    codec_check_value(codec, value <= PLAN_STATE_NUMBER_MAX, name);
     return value;
 }
 
@@ -224,7 +235,7 @@ static uint64_t codec_optional(struct codec *codec, uint64_t flags, uint64_t fla
         return 0;
     }
     value = codec_number(codec, value, max, name);
-    codec_check(codec, value != 0, name);
+    codec_check_value(codec, value != 0, name);
     return value;
 }
 
@@ -240,7 +251,7 @@ static void codec_document(struct codec *codec, const struct plan_state *state, 
                                                 UINT32_MAX, "offset");
     tail = codec_optional(codec, flags, FLAG_TAIL, tail, UINT32_MAX, "tail");
     uint64_t length = (uint64_t)document->offset + document->length + tail;
-    codec_check(codec, document->length > 0 && length <= UINT32_MAX, "length");
+    codec_check_value(codec, document->length > 0 && length <= UINT32_MAX, "length");
     document->document_length = (uint32_t)length;
 }
 
@@ -287,10 +298,10 @@ static void codec_waiting(struct codec *codec, const struct plan_state *state,
         "nominal_step");
     if (state->draining) {
         uint64_t bin = codec_difference(codec, part->bin, before != NULL ? before->bin : 0, "bin");
-        codec_check(codec, bin <= UINT32_MAX, "bin");
+        codec_check_value(codec, bin <= UINT32_MAX, "bin");
         part->bin = (uint32_t)bin;
     }
-    codec_check(codec, document->stream_index < state->stream_parts, "stream_index");
+    codec_check_value(codec, document->stream_index < state->stream_parts, "stream_index");
     codec_check(codec, waiting_follows(state, before, part), "a waiting part out of order");
 }
 
@@ -352,7 +363,7 @@ static void codec_envelope(struct codec *codec, const uint8_t *bytes, size_t cou
     codec->at = sizeof state_magic;
     uint64_t version = codec_get(codec, "version");
     codec_require(codec, version <= STATE_VERSION, -ENOSYS, "written by a newer ballast");
-    codec_check(codec, version == STATE_VERSION, "version");
+    codec_check_value(codec, version == STATE_VERSION, "version");
     XXH64_canonical_t hash;
     XXH64_canonicalFromHash(&hash, XXH3_64bits(bytes, codec->count));
     codec_check(codec, memcmp(hash.digest, bytes + codec->count, STATE_HASH_BYTES) == 0,
@@ -373,8 +384,8 @@ int plan_state_decode(struct plan_state *state, const uint8_t *bytes, size_t cou
         return 0;
     }
     plan_state_reset(state);
-    return error_set(error, codec.code, "state blob of %zu bytes: byte %zu: %s; %s", count,
-                     codec.refused_at, codec.refused,
+    return error_set(error, codec.code, "state blob of %zu bytes: byte %zu: %s%s; %s", count,
+                     codec.refused_at, codec.refused, codec.because,
                      codec.code == -ENOSYS    ? "run that version"
                      : codec.code == -ENOBUFS ? "raise queues.waiting_max"
                      : codec.code == -EINVAL  ? "list the datasets that it was written with"

@@ -181,6 +181,19 @@ static void plain_wants_windows_that_the_ranks_divide(void **state) {
     (void)resolved(options);
 }
 
+static void the_smallest_job_resolves(void **state) {
+    (void)state;
+    struct plan_options options = world_options();
+    options.window = 2;
+    options.tokens_max = 2;
+    options.documents_max = 1;
+    options.waiting_max = 1;
+    options.backlog_max = 0;
+    assert_int_equal(resolved(options).step_tokens, 1);
+    options.policy = (enum policy)77;
+    refuses(options, "plan.policy");
+}
+
 static void policies_have_names(void **state) {
     (void)state;
     enum policy policy = POLICY_PLAIN;
@@ -201,6 +214,7 @@ int main(void) {
         cmocka_unit_test(contradictions_are_refused_by_name),
         cmocka_unit_test(zeros_and_giants_are_refused_by_name),
         cmocka_unit_test(plain_wants_windows_that_the_ranks_divide),
+        cmocka_unit_test(the_smallest_job_resolves),
         cmocka_unit_test(policies_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

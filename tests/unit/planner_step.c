@@ -42,6 +42,8 @@ static void job_start(struct job *job, struct plan_options options, const uint32
     assert_int_equal(plan_options_resolve(&job->options, NULL), 0);
     job->planner = planner_create(&job->options, &job->source.source, NULL);
     assert_non_null(job->planner);
+    assert_memory_equal(planner_options(job->planner), &job->options, sizeof job->options);
+    assert_string_equal(planner_model(job->planner)->name, "cost:L2/8");
     job->now = planner_state_create(job->planner);
     job->next = planner_state_create(job->planner);
 }
