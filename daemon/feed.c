@@ -130,6 +130,8 @@ static bool feed_want(struct feed *feed, uint32_t replica, uint64_t position, ui
     return true;
 }
 
+/* Steps whose plan is not in memory are passed over: behind the planned ones stand single ranks,
+ * each at a step that was replayed for it. */
 static void feed_schedule_replica(struct feed *feed, uint32_t replica) {
     uint32_t micro_batches = feed->roster->micro_batches;
     uint64_t first = feed->roster->committed_step * micro_batches;
@@ -140,10 +142,7 @@ static void feed_schedule_replica(struct feed *feed, uint32_t replica) {
         if (planned == NULL || position % micro_batches == 0) {
             planned = plans_find(feed->plans, position / micro_batches);
         }
-        if (planned == NULL) {
-            return;
-        }
-        if (!feed_want(feed, replica, position, first, planned)) {
+        if (planned != NULL && !feed_want(feed, replica, position, first, planned)) {
             feed->held_up[replica] = true;
             return;
         }
