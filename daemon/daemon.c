@@ -125,30 +125,11 @@ static void daemon_handle_closed(uv_handle_t *handle) {
     daemon->handles--;
 }
 
-static void daemon_close_handle(void *handle) {
-    uv_handle_t *closing = handle;
-    if (!uv_is_closing(closing)) {
-        uv_close(closing, daemon_handle_closed);
-    }
-}
-
-static void daemon_close_handles(struct daemon *daemon) {
-    daemon_close_handle(&daemon->readable);
-    daemon_close_handle(&daemon->turn);
-    daemon_close_handle(&daemon->tick);
-    daemon_close_handle(&daemon->watchdog);
-    daemon_close_handle(&daemon->terminate);
-    daemon_close_handle(&daemon->interrupt);
-    daemon_close_handle(&daemon->reload);
-    daemon_close_handle(&daemon->woken);
-}
-
 static void daemon_turn(uv_prepare_t *prepare) {
     struct daemon *daemon = prepare->data;
     turn_run(daemon);
     if (daemon->closing && daemon->server.conn_count == 0) {
-        server_close(&daemon->server);
-        daemon_close_handles(daemon);
+        uv_stop(&daemon->loop);
     }
 }
 
@@ -319,6 +300,7 @@ static int daemon_open_world(struct daemon *daemon, struct error *error) {
                                            .progress = &daemon->progress,
                                            .roster = &daemon->roster,
                                            .arena = &daemon->arena};
+    daemon->progress.claimable_step = daemon->recovered.steps_end + DAEMON_UNDURABLE_MAX;
     daemon->planned_end = daemon->recovered.committed_step;
     daemon->committed_put = daemon->recovered.committed_step;
     daemon->state = ahead_encode(daemon->recovered.state, &daemon->state_bytes);
@@ -428,14 +410,16 @@ static void daemon_walk_close(uv_handle_t *handle, void *context) {
     }
 }
 
-/* From the outside in; fine for a daemon that came up only halfway. */
+/* From the outside in, threads before the handle that they wake; fine for a daemon that came up
+ * only halfway. */
 static int daemon_close(struct daemon *daemon, struct error *error) {
     server_close(&daemon->server);
-    uv_walk(&daemon->loop, daemon_walk_close, NULL);
-    (void)uv_run(&daemon->loop, UV_RUN_DEFAULT);
-    server_deinit(&daemon->server);
     ahead_stop(daemon->ahead);
     int code = memo_stop(daemon->memo, error);
+    uv_walk(&daemon->loop, daemon_walk_close, NULL);
+    (void)uv_run(&daemon->loop, UV_RUN_DEFAULT);
+    assert(daemon->handles == 0);
+    server_deinit(&daemon->server);
     store_close(daemon->store);
     reader_close(daemon->reader);
     feed_close(&daemon->feed);

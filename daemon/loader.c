@@ -39,6 +39,15 @@ void loader_acknowledge(struct session *session, uint64_t now_ns) {
     session->commit_count = kept;
 }
 
+/* First step that the rank cannot have received. After a restart only the rank itself knows what it
+ * was given before, so until it streams its word counts as far as that was possible. */
+static uint64_t loader_delivered_step(const struct session *session) {
+    const struct member *member = session->member;
+    uint64_t claimable = session->world->progress->claimable_step;
+    return !member->delivery_known && claimable > member->delivered_step ? claimable
+                                                                         : member->delivered_step;
+}
+
 static void loader_commit(struct session *session, const struct session_call *call,
                           const void *message, uint64_t now_ns) {
     uint64_t step = ((const Ballast__V1__CommitRequest *)message)->step;
@@ -48,7 +57,7 @@ static void loader_commit(struct session *session, const struct session_call *ca
         session_refuse(session, call->stream, STATUS_FAILED_PRECONDITION, "say Hello first");
         return;
     }
-    if (step >= member->delivered_step) {
+    if (step >= loader_delivered_step(session)) {
         session_refuse(session, call->stream, STATUS_OUT_OF_RANGE,
                        "step %" PRIu64 " was not delivered to this rank; its next is %" PRIu64,
                        step, member->delivered_step);
@@ -60,6 +69,9 @@ static void loader_commit(struct session *session, const struct session_call *ca
         return;
     }
     stream_release_through(session, step);
+    if (step >= member->delivered_step) {
+        member->delivered_step = step + 1;
+    }
     if (step >= member->committed_step) {
         member->committed_step = step + 1;
         (void)roster_advance(roster, now_ns);

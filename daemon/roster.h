@@ -34,6 +34,7 @@ struct member {
     uint64_t lease_end_ns;   /* meaningful while not connected */
     uint64_t committed_step; /* first step that it did not commit */
     uint64_t delivered_step; /* first step that it was not given whole */
+    bool delivery_known;     /* it streamed since the start, so delivered_step is all there is */
     uint64_t step;           /* of its next batch, while streaming */
     uint32_t index;          /* of its next batch; micro_batches: only the end of the step is due */
 };

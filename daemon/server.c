@@ -13,11 +13,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define SERVER_ACCEPTS     64u /* in a row, before the loop does something else */
-#define SERVER_RETRY_MS    100
-#define SERVER_REFUSAL_NS  1000000000ull
-#define SERVER_SOCKET_MODE 0660
-#define SERVER_PATH_BYTES  sizeof(((struct sockaddr_un *)0)->sun_path)
+#define SERVER_ACCEPTS      64u /* in a row, before the loop does something else */
+#define SERVER_RETRY_MS     100
+#define SERVER_REFUSAL_NS   1000000000ull
+#define SERVER_PAUSE_LOG_NS 10000000000ull
+#define SERVER_SOCKET_MODE  0660
+#define SERVER_PATH_BYTES   sizeof(((struct sockaddr_un *)0)->sun_path)
 
 /* Listening */
 
@@ -180,8 +181,12 @@ void server_look_again(struct server *server) {
 
 /* Out of descriptors or memory: clients queue in the backlog until something is free. */
 static void server_pause(struct server *server, int code) {
-    log_line(LOG_WARNING, "server", "accepting pauses: %s connections=%u", strerror(-code),
-             server->conn_count);
+    uint64_t now_ns = uv_hrtime();
+    if (now_ns - server->pause_logged_ns >= SERVER_PAUSE_LOG_NS) {
+        server->pause_logged_ns = now_ns;
+        log_line(LOG_WARNING, "server", "accepting pauses: %s connections=%u", strerror(-code),
+                 server->conn_count);
+    }
     server->accepting = false;
     (void)uv_poll_stop(&server->control.poll);
     (void)uv_poll_stop(&server->data.poll);

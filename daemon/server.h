@@ -56,6 +56,7 @@ struct server {
     uint64_t output_bytes;
     uint64_t input_bytes;
     uint64_t refusal_logged_ns;
+    uint64_t pause_logged_ns;
     bool accepting;
     uv_timer_t retry; /* accepts again after descriptors ran out, and closes what finishes */
     bool retry_open;

@@ -63,9 +63,10 @@ struct session_job {
 
 /* How far the stream is known and safe. The owner's, updated before sessions are pumped. */
 struct session_progress {
-    uint64_t oldest_step;            /* first step that can still be replayed; <= committed_step */
-    uint64_t plannable_step;         /* last step that a rank may ask to start from */
-    uint64_t durable_step;           /* first step whose row is not durable */
+    uint64_t oldest_step;    /* first step that can still be replayed; <= committed_step */
+    uint64_t plannable_step; /* last step that a rank may ask to start from */
+    uint64_t claimable_step; /* first step that nobody can have been given before the start */
+    uint64_t durable_step;   /* first step whose row is not durable */
     uint64_t durable_committed_step; /* committed_step as the store has it */
     bool stopping;                   /* nothing new is begun */
 };

@@ -123,6 +123,7 @@ static void stream_open(struct session *session, const Ballast__V1__BatchId *fro
     member->step = from != NULL ? from->step : session->world->roster->committed_step;
     member->index = from != NULL ? from->index : 0;
     member->delivered_step = member->step;
+    member->delivery_known = true;
     member->streaming = true;
     member->subscribed = session->subscribed;
     session_move(session, SESSION_STREAMING);

@@ -65,7 +65,7 @@ static void turn_measure(struct daemon *daemon, const struct ahead_result *resul
 }
 
 static void turn_planned(struct daemon *daemon, struct ahead_result *result) {
-    if (daemon->draining || !turn_reproduced(daemon, result->plan)) {
+    if (daemon->draining || daemon->exit_code != 0 || !turn_reproduced(daemon, result->plan)) {
         return;
     }
     assert(result->step == daemon->planned_end);

@@ -624,6 +624,20 @@ static void a_rank_that_reconnects_may_commit_what_it_was_given_before(void **st
     expect_status(at, stream, STATUS_OK);
 }
 
+static void after_a_restart_a_rank_may_commit_what_it_says_it_was_given(void **state) {
+    (void)state;
+    world.progress.claimable_step = 7;
+    world.progress.durable_step = 7;
+    struct world_session *at = bound(0, 0, 0);
+    expect_status(at, commit(at, 7), STATUS_OUT_OF_RANGE);
+    uint32_t stream = commit(at, 6);
+    world_pump(&world);
+    expect_status(at, stream, STATUS_OK);
+    assert_int_equal(at->session.member->committed_step, 7);
+    at = streaming(1, 0, 1, 0);
+    expect_status(at, commit(at, 5), STATUS_OUT_OF_RANGE);
+}
+
 static void a_commit_that_takes_longer_than_its_timeout_says_so(void **state) {
     uint8_t frame[128];
     Ttrpc__Request request = TTRPC__REQUEST__INIT;
@@ -869,6 +883,7 @@ int main(void) {
         TEST(the_last_commit_of_a_step_waits_for_the_stored_committed_step),
         TEST(only_delivered_steps_can_be_committed),
         TEST(a_rank_that_reconnects_may_commit_what_it_was_given_before),
+        TEST(after_a_restart_a_rank_may_commit_what_it_says_it_was_given),
         TEST(a_commit_that_takes_longer_than_its_timeout_says_so),
         TEST(unanswered_commits_are_bounded),
         TEST(a_silent_rank_is_cut_when_others_wait_for_it_and_not_before),
