@@ -16,7 +16,7 @@
 #define BINS_MAX      512u
 #define STEPS_MAX     256u
 #define SMALL_LENGTH  4u
-#define RANDOM_WORLDS 1000u
+#define RANDOM_WORLDS 500u
 #define SMALL_STREAM  4u
 #define FULL_STREAM   6u /* with BALLAST_TEST_FULL */
 
