@@ -3,40 +3,42 @@
  *     #include <ballast.h>
  *     #include <stdio.h>
  *
+ *     enum { ROWS = 1 << 18 };
+ *     static int tokens[ROWS], labels[ROWS], positions[ROWS];
+ *
  *     int main(void) {
  *         struct ballast_options options = BALLAST_OPTIONS_INIT;
- *         struct ballast *client = NULL;
- *         options.socket = "/run/ballast/ballast.sock";
- *         options.dp = 0;
- *         options.cp = 1; // this rank's place in the mesh
- *         if (ballast_open(&options, &client) < 0) {
- *             fprintf(stderr, "%s\n", ballast_error(client));
- *             return 1;
- *         }
+ *         struct ballast *client;
  *         const struct ballast_batch *batch;
  *         int event;
- *         while ((event = ballast_next(client, -1, &batch)) > 0) {
+ *         options.dp = 0;
+ *         options.cp = 1; // this rank's place in the mesh
+ *         event = ballast_open(&options, &client);
+ *         while (event >= 0 && (event = ballast_next(client, -1, &batch)) > 0) {
  *             if (event == BALLAST_BATCH) {
- *                 static int tokens[1 << 18], labels[1 << 18], positions[1 << 18];
- *                 ballast_gather(client, batch, BALLAST_TOKENS, BALLAST_INT32, tokens, 1 << 18);
- *                 ballast_gather(client, batch, BALLAST_LABELS, BALLAST_INT32, labels, 1 << 18);
- *                 ballast_gather(client, batch, BALLAST_POSITIONS, BALLAST_INT32, positions, 1 <<
- * 18);
+ *                 ballast_gather(client, batch, BALLAST_TOKENS, BALLAST_INT32, tokens, ROWS);
+ *                 ballast_gather(client, batch, BALLAST_LABELS, BALLAST_INT32, labels, ROWS);
+ *                 ballast_gather(client, batch, BALLAST_POSITIONS, BALLAST_INT32, positions, ROWS);
  *                 // ... forward and backward over batch->rows rows ...
  *                 ballast_release(client, batch);
  *             } else if (event == BALLAST_END_OF_STEP) {
  *                 // ... optimizer step ...
- *                 ballast_commit(client, ballast_step(client));
+ *                 event = ballast_commit(client, ballast_step(client));
  *             } else {
  *                 break; // BALLAST_END_OF_DATA
  *             }
+ *         }
+ *         if (event < 0) {
+ *             fprintf(stderr, "%s\n", ballast_error(client));
  *         }
  *         ballast_close(client);
  *         return event < 0;
  *     }
  *
  * Every function returns 0 or more, or a negative errno; ballast_error() then gives the sentence.
- * A client belongs to one thread at a time and is not for use after fork. */
+ * What is borrowed is never freed by the caller; the one thing to free is the client, by
+ * ballast_close. A client belongs to one thread at a time and is not for use after fork: the child
+ * gets -EINVAL and opens its own. */
 #ifndef BALLAST_H
 #define BALLAST_H
 
@@ -53,17 +55,18 @@ struct ballast; /* opaque; from ballast_open to ballast_close */
 enum ballast_part { BALLAST_PART_PLAN = 1, BALLAST_PART_TOKENS = 2, BALLAST_PART_LABELS = 4 };
 
 struct ballast_options {
-    size_t size;        /* sizeof(struct ballast_options), set by BALLAST_OPTIONS_INIT */
-    const char *socket; /* path of the daemon's control socket; NULL: $BALLAST_SOCKET, else
-                           /run/ballast/ballast.sock */
-    uint32_t dp, pp, cp, tp;
-    uint32_t parts;         /* bits of enum ballast_part; default tokens and labels */
-    uint32_t credits;       /* batches in flight; default 4 */
-    int connect_timeout_ms; /* how long to wait for the daemon, also on reconnect; default 30000 */
+    size_t size;               /* sizeof(struct ballast_options), set by BALLAST_OPTIONS_INIT */
+    const char *socket;        /* path of the daemon's control socket; NULL: $BALLAST_SOCKET, else
+                                  /run/ballast/ballast.sock */
+    uint32_t dp, pp, cp, tp;   /* this rank's place in the mesh, each from 0 */
+    uint32_t parts;            /* bits of enum ballast_part; default tokens and labels */
+    uint32_t credits;          /* batches in flight, held ones included; default 4, at most 1024 */
+    int connect_timeout_ms;    /* how long the daemon may stay away or silent, at the start and at
+                                  every reconnect; default 30000, -1: for ever */
     const uint8_t *job_digest; /* 16 bytes that the daemon's job must have, or NULL */
     const char *name;          /* for the daemon's log; NULL: program name */
-    uint64_t from_step; /* first batch wanted; UINT64_MAX (default): the daemon's next step */
-    uint32_t from_index;
+    uint64_t from_step;  /* first batch wanted; UINT64_MAX (default): the daemon's next step */
+    uint32_t from_index; /* in that step; the number of micro-batches: only its end */
 };
 #define BALLAST_OPTIONS_INIT                                                                       \
     {                                                                                              \
@@ -116,47 +119,65 @@ enum ballast_event { BALLAST_BATCH = 1, BALLAST_END_OF_STEP = 2, BALLAST_END_OF_
 enum ballast_column { BALLAST_TOKENS = 1, BALLAST_LABELS = 2, BALLAST_POSITIONS = 3 };
 enum ballast_type { BALLAST_INT32 = 4, BALLAST_INT64 = 8 };
 
-/* Connects, says who this rank is, maps the slab. On failure *client is still set (unless memory
- * ran out) so that ballast_error can be asked; close it in any case. */
+/* Connects, says who this rank is, maps the slab, opens the stream; waits for a daemon that is not
+ * there yet. The options are copied. On failure *client is still set (NULL only when memory ran
+ * out) so that ballast_error can be asked; close it in any case. -EINVAL an option or the place in
+ * the mesh, -ECONNREFUSED no daemon, -EEXIST another process is this rank, -EACCES not allowed. */
 int ballast_open(const struct ballast_options *options, struct ballast **client);
-void ballast_close(struct ballast *client); /* NULL is fine; open batches become invalid */
 
-/* The reason of the last failure, valid until the next call. Never NULL. */
+/* Frees the client and everything it gave out. NULL is fine. Nothing is committed or waited for. */
+void ballast_close(struct ballast *client);
+
+/* The reason of the last failure, valid until the next call. Never NULL, also for a NULL client. */
 const char *ballast_error(const struct ballast *client);
+
+/* Copies what the daemon said when it was connected to last; -ENOTCONN before the first time. */
 int ballast_job(const struct ballast *client, struct ballast_job *out);
 
 /* Waits for what comes next, at most timeout_ms (-1: for ever, 0: not at all). Returns an enum
- * ballast_event, 0 after the timeout. Reconnects by itself when the daemon was restarted and goes
- * on at the right batch. */
+ * ballast_event, 0 after the timeout. Batches come in pipeline order, each once; with BALLAST_BATCH
+ * *batch is borrowed until ballast_release, else it is left alone. BALLAST_END_OF_DATA stays.
+ *
+ * When the daemon goes away the client reconnects by itself, within connect_timeout_ms, and goes on
+ * at exactly the next batch of the same job; batches held meanwhile stay readable for as long as
+ * their slots are not reused. -EBUSY when as many batches are held as there are credits; -EPROTO
+ * when the daemon sent anything but what must come next. After any failure the next call tries
+ * again, from the same place. */
 int ballast_next(struct ballast *client, int timeout_ms, const struct ballast_batch **batch);
 
 /* The step of the last event. */
 uint64_t ballast_step(const struct ballast *client);
 
-/* Digest of the step that ended (after BALLAST_END_OF_STEP), 16 bytes: compare it over ranks. */
+/* Digest of the step that ended last (BALLAST_END_OF_STEP), 16 bytes of the client's: compare it
+ * over ranks before the first collective of the step, or at its end. It equals the plan_digest of
+ * each batch of the step. */
 const uint8_t *ballast_digest(const struct ballast *client);
 
 /* Copies one column of this rank's rows into `out` (`capacity` elements of `type`): tokens; labels
- * (next token of the same document, -100 at its end and on pad rows); positions (from the start of
- * the part, 0 on pad rows). Returns the rows written, -ENOBUFS if they do not fit, -ESTALE if the
- * slot was reused under a client that was too slow, -EINVAL without that part. */
+ * (next token of the same document, across a split too, -100 at its end and on pad rows); positions
+ * (from the start of the part, 0 on pad rows). Returns the rows written, -ENOBUFS if they do not
+ * fit, -ESTALE if the slot was reused under a client that was too slow (`out` is then garbage),
+ * -EINVAL without that part. */
 int64_t ballast_gather(struct ballast *client, const struct ballast_batch *batch,
                        enum ballast_column column, enum ballast_type type, void *out,
                        size_t capacity);
 
 /* cu_seqlens of this rank's fragments: query side (prefix sums of lengths) and key side (prefix
- * sums of start + length), fragment_count + 1 entries each; either may be NULL. Returns the
- * entries. */
+ * sums of start + length), fragment_count + 1 entries each, pad rows not included; either may be
+ * NULL. Returns the entries; -ENOBUFS, or -ERANGE for a sum beyond 32 bits. */
 int ballast_cu_seqlens(const struct ballast_batch *batch, int32_t *q, int32_t *k, size_t capacity);
 
-/* The batch is no longer needed; its slot may be reused. */
+/* The batch is no longer needed: its slot may be reused, its pointers are invalid, and its credit
+ * brings another. -EINVAL for a batch that is not held. */
 int ballast_release(struct ballast *client, const struct ballast_batch *batch);
 
-/* The optimizer step is done; durable when this returns 0. */
+/* The optimizer step is done; durable when this returns 0. Repeated over reconnects until answered;
+ * committing a step twice is fine. */
 int ballast_commit(struct ballast *client, uint64_t step);
 
 /* For foreign event loops: poll ballast_fd for reading, then call ballast_next(client, 0, ...)
- * until it returns 0. The fd changes after a reconnect. */
+ * until it returns 0. The fd changes with a reconnect, so ask again after each call; -1 while the
+ * daemon is away: call again after a few milliseconds. */
 int ballast_fd(const struct ballast *client);
 
 #ifdef __cplusplus
