@@ -1,0 +1,305 @@
+#!/usr/bin/python3
+"""The daemon as a service: start and stop, reload, sockets, limits, damage under a running daemon."""
+
+import array
+import os
+import resource
+import signal
+import socket
+import sqlite3
+import struct
+import subprocess
+import time
+
+from faults import Raw, closed, small_world
+from world import BIN, in_order, main
+
+
+def daemon_output(world, *arguments):
+    """Runs ballastd to its end; (exit code, what it said)."""
+    done = subprocess.run([os.path.join(BIN, "ballastd"), "--config", world.config_path, *arguments],
+                          capture_output=True, text=True, timeout=30)
+    return done.returncode, done.stderr
+
+
+def log(world):
+    with open(world.daemon_log) as f:
+        return f.read()
+
+
+def field(data, number):
+    """The first field of a protobuf message: int or bytes; None without it."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(data):
+        key = varint()
+        value = varint()
+        if key & 7 == 2:
+            value, at = data[at : at + value], at + value
+        if key >> 3 == number:
+            return value
+    return None
+
+
+def hello(raw, dp, cp):
+    """The payload of a HelloResponse; Raw reads short answers only."""
+    rank = bytes([8, dp, 24, cp])
+    request = bytes([8, 1, 16, 1]) + Raw.field(3, rank) + bytes([32, 2])
+    stream = raw.stream
+    raw.stream += 2
+    body = Raw.field(1, b"ballast.v1.Loader") + Raw.field(2, b"Hello") + Raw.field(3, request)
+    raw.frame(stream, 1, 1, body)
+    return field(raw.receive()[3], 2)
+
+
+def slab(world, token):
+    """What the data socket answers to a token: a descriptor, or None."""
+    data = socket.socket(socket.AF_UNIX)
+    data.settimeout(5)
+    data.connect(world.socket + ".data")
+    data.sendall(token)
+    message, ancillary, _, _ = data.recvmsg(1, socket.CMSG_SPACE(4))
+    if not message:
+        return None
+    fds = array.array("i")
+    fds.frombytes(ancillary[0][2][:4])
+    return fds[0]
+
+
+def test_exit_codes_tell_what_was_wrong():
+    with small_world() as world:
+        done = subprocess.run([os.path.join(BIN, "ballastd"), "--frobnicate"], capture_output=True)
+        assert done.returncode == 2
+        assert daemon_output(world, "--set", "plan.policy=best")[0] == 78
+        code, text = daemon_output(world, "--set", "daemon.state_dir=/proc/no/such")
+        assert code == 74, (code, text)
+        world.start()
+        world.stop()
+        with open(os.path.join(world.dir, "d.idx"), "r+b") as f:
+            f.seek(40)
+            f.write(b"\xff\xff\xff\x7f")
+        code, text = daemon_output(world)
+        assert code == 65 and "d.idx" in text, (code, text)
+        done = subprocess.run([os.path.join(BIN, "ballastd"), "--print-config"], capture_output=True)
+        assert done.returncode == 0 and b"[plan]" in done.stdout
+
+
+def test_a_changed_corpus_or_plan_is_refused_by_name():
+    with small_world() as world:
+        world.start()
+        in_order(world.rank(0, cp=0, steps=4).finish(60), 2)
+        world.stop()
+        code, text = daemon_output(world, "--set", "plan.window=4096")
+        assert code == 78 and "plan.window" in text, (code, text)
+        code, text = daemon_output(world, "--set", "job.seed=5")
+        assert code == 78 and "seed" in text, (code, text)
+
+
+def test_a_damaged_state_stops_the_start_and_names_the_step():
+    with small_world() as world:
+        world.start()
+        in_order(world.rank(0, cp=0, steps=4).finish(60), 2)
+        world.stop()
+        store = sqlite3.connect(os.path.join(world.state, "ballast.db"))
+        tables = [row[0] for row in store.execute("select name from sqlite_master where type='table'")]
+        steps = next(t for t in tables if "step" in t)
+        columns = [row[1] for row in store.execute(f"pragma table_info({steps})")]
+        assert "digest" in columns, columns
+        store.execute(f"update {steps} set digest = zeroblob(16) where rowid in "
+                      f"(select rowid from {steps} order by step limit 1)")
+        store.commit()
+        store.close()
+        code, text = daemon_output(world)
+        assert code == 65, (code, text)
+
+
+def test_the_slab_goes_to_whoever_has_a_fresh_token_and_is_read_only():
+    with small_world() as world:
+        world.start()
+        raw = Raw(world.socket)
+        response = hello(raw, 0, 0)
+        token, size, path = field(response, 9), field(response, 10), field(response, 12)
+        assert path.decode() == world.socket + ".data" and len(token) == 16
+        assert slab(world, b"x" * 16) is None
+        fd = slab(world, token)
+        assert os.fstat(fd).st_size == size
+        for attempt in (lambda: os.write(fd, b"x"), lambda: os.ftruncate(fd, 0)):
+            try:
+                attempt()
+                assert False, "the slab can be changed by a client"
+            except OSError:
+                pass
+        assert slab(world, token) is None, "a token was good twice"
+        for path in (world.socket, world.socket + ".data"):
+            assert os.stat(path).st_mode & 0o777 == 0o660
+        world.stop()
+
+
+def test_hostile_connections_are_closed_within_100_ms():
+    with small_world() as world:
+        world.start()
+        for header in (struct.pack(">IIBB", 2**32 - 1, 1, 1, 0), struct.pack(">IIBB", 0, 1, 1, 0),
+                       struct.pack(">IIBB", 9, 1, 7, 0), struct.pack(">IIBB", 9, 1, 1, 64)):
+            raw = Raw(world.socket)
+            raw.send(header)
+            started = time.monotonic()
+            assert closed(raw, 5)
+            assert time.monotonic() - started < 0.1, header
+        silent = Raw(world.socket)
+        silent.frame(1, 9, 0, b"x" * 64)
+        deadline = time.monotonic() + 1
+        while os.path.exists(f"/proc/{world.daemon.pid}") and time.monotonic() < deadline:
+            open_sockets = sum("socket:" in os.readlink(f"/proc/{world.daemon.pid}/fd/{fd}")
+                               for fd in os.listdir(f"/proc/{world.daemon.pid}/fd"))
+            if open_sockets <= 2:
+                break
+            time.sleep(0.01)
+        else:
+            raise AssertionError("a peer that does not read its refusal keeps its connection")
+        world.stop()
+
+
+def cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_without_descriptors_accepting_pauses_and_resumes_and_ranks_go_on():
+    with small_world() as world:
+        world.start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+        rank = world.rank(0, cp=0, steps=100000, think_ms=2)
+        world.wait_for(lambda: len(rank.lines()) > 4, "the rank is served")
+        crowd = [Raw(world.socket) for _ in range(100)]
+        world.wait_for(lambda: "accepting pauses" in log(world), "descriptors run out")
+        before, started = cpu_seconds(world.daemon.pid), time.monotonic()
+        count = len(rank.lines())
+        time.sleep(1)
+        spent = (cpu_seconds(world.daemon.pid) - before) / (time.monotonic() - started)
+        assert spent < 0.5, f"{spent:.2f} of a core while nobody can connect"
+        world.wait_for(lambda: len(rank.lines()) > count + 10, "the rank goes on")
+        for raw in crowd:
+            raw.socket.close()
+        world.wait_for(lambda: world.ctl("--socket", world.socket, "status", expect=None).returncode == 0,
+                       "new connections are accepted again")
+        rank.process.send_signal(signal.SIGTERM)
+        rank.wait()
+        world.stop()
+
+
+def test_more_connections_than_allowed_are_told_so():
+    with small_world(limits={"connections": 4}) as world:
+        world.start()
+        crowd = [Raw(world.socket) for _ in range(4)]
+        for raw in crowd:
+            assert raw.call(b"Ping")[0] == 0
+        status, message = Raw(world.socket).call(b"Ping")
+        assert status == 8 and b"limits.connections" in message, (status, message)
+        crowd[0].socket.close()
+        world.wait_for(lambda: Raw(world.socket).call(b"Ping")[0] == 0, "a place is free")
+        world.stop()
+
+
+def memory(pid):
+    with open(f"/proc/{pid}/status") as f:
+        return int(next(line.split()[1] for line in f if line.startswith("RssAnon")))
+
+
+def test_an_idle_connection_takes_16_kilobytes_at_most():
+    with small_world(limits={"connections": 2000}) as world:
+        world.start()
+        idle = [Raw(world.socket) for _ in range(20)]
+        world.live("status")
+        before = memory(world.daemon.pid)
+        idle += [Raw(world.socket) for _ in range(800)]
+        assert idle[-1].call(b"Ping")[0] == 0
+        each = (memory(world.daemon.pid) - before) / 800
+        print(f"      {each:.1f} KB a connection")
+        assert each <= 16
+        for raw in idle:
+            raw.socket.close()
+        world.stop()
+
+
+def test_a_file_that_shrinks_ends_the_streams_that_need_it_with_its_name():
+    with small_world() as world:
+        world.start()
+        rank = world.rank(0, cp=0, steps=100000, think_ms=1)
+        world.wait_for(lambda: len(rank.lines()) > 4, "the rank is served")
+        size = os.path.getsize(os.path.join(world.dir, "d.bin"))
+        os.truncate(os.path.join(world.dir, "d.bin"), 4096)
+        code, text = rank.wait(60)
+        assert code != 0 and "d.bin" in text, (code, text)
+        assert "cannot be read" in log(world)
+        assert world.live("status")["state"] == "serving"
+        os.truncate(os.path.join(world.dir, "d.bin"), size)
+        world.rank(0, cp=0, steps=3).finish(60)
+        world.stop()
+
+
+def test_reload_changes_users_and_log_level_and_nothing_else():
+    with small_world() as world:
+        world.start()
+        with open(world.config_path) as f:
+            text = f.read()
+        with open(world.config_path, "w") as f:
+            f.write(text.replace("[daemon]\n", "[daemon]\nallow_uids = 4242\nahead_steps = 9\n"))
+        world.daemon.send_signal(signal.SIGHUP)
+        world.wait_for(lambda: "reloaded" in log(world), "the config is reloaded")
+        assert "daemon.ahead_steps needs a restart" in log(world)
+        settings = {s["name"]: s["value"] for s in world.live("config")["settings"]}
+        assert settings["daemon.allow_uids"] == "4242" and settings["daemon.ahead_steps"] != "9"
+        with open(world.config_path, "a") as f:
+            f.write("[nonsense]\nx = 1\n")
+        world.daemon.send_signal(signal.SIGHUP)
+        world.wait_for(lambda: "the running config stays" in log(world), "the broken config is refused")
+        world.rank(0, cp=0, steps=3).finish(60)
+        world.stop()
+
+
+def test_a_step_that_is_no_longer_in_memory_is_planned_again():
+    with small_world(limits={"steps_retained": 150}, daemon={"lease": "1s"}) as world:
+        world.start()
+        rank = world.rank(0, cp=0, steps=300, commit_every=1)
+        digests = {line["step"]: line["plan_digest"] for line in rank.finish(120)}
+        world.wait_for(lambda: world.live("status")["committed_step"] >= 300, "leases end")
+        for step in (299, 200, 151):
+            assert world.live("plan", step)["plan"]["digest"] == digests[step], step
+        done = world.ctl("--socket", world.socket, "plan", 3, expect=None)
+        assert done.returncode == 4, (done.returncode, done.stderr)
+        world.stop()
+
+
+def test_a_stopped_daemon_leaves_quickly_and_removes_its_sockets():
+    with small_world() as world:
+        world.start()
+        ranks = [world.rank(d, cp=c, steps=100000, think_ms=1) for d in range(2) for c in range(2)]
+        world.wait_for(lambda: all(len(r.lines()) > 10 for r in ranks), "all are served")
+        started = time.monotonic()
+        world.stop(10)
+        print(f"      stopped in {time.monotonic() - started:.2f} s")
+        assert not os.path.exists(world.socket) and not os.path.exists(world.socket + ".data")
+        world.start()
+        before = [len(r.lines()) for r in ranks]
+        world.wait_for(lambda: all(len(r.lines()) > n + 10 for r, n in zip(ranks, before)), "all go on")
+        for rank in ranks:
+            rank.process.send_signal(signal.SIGTERM)
+        for rank in ranks:
+            rank.wait()
+            in_order(rank.lines(), 2)
+        world.stop()
+
+
+if __name__ == "__main__":
+    main(globals())
