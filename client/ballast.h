@@ -156,8 +156,9 @@ const uint8_t *ballast_digest(const struct ballast *client);
 /* Copies one column of this rank's rows into `out` (`capacity` elements of `type`): tokens; labels
  * (next token of the same document, across a split too, -100 at its end and on pad rows); positions
  * (from the start of the part, 0 on pad rows). Returns the rows written, -ENOBUFS if they do not
- * fit, -ESTALE if the slot was reused under a client that was too slow (`out` is then garbage),
- * -EINVAL without that part. */
+ * fit, -EINVAL without that part. -ESTALE if the slot was reused under a client that was silent for
+ * longer than its lease: `out` is then garbage, and ballast_next gives this batch again and all
+ * that came after it, the same byte for byte; release the ones held. */
 int64_t ballast_gather(struct ballast *client, const struct ballast_batch *batch,
                        enum ballast_column column, enum ballast_type type, void *out,
                        size_t capacity);

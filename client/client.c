@@ -432,14 +432,22 @@ int ballast_next(struct ballast *client, int timeout_ms, const struct ballast_ba
     return code;
 }
 
-int64_t ballast_gather(struct ballast *client, const struct ballast_batch *batch,
-                       enum ballast_column column, enum ballast_type type, void *out,
-                       size_t capacity) {
-    int code = client_enter(client);
-    if (code < 0) {
-        return code;
+/* Moves the position back to a batch whose slot was lost; the stream is opened anew from there. */
+static void client_rewind(struct ballast *client, const struct ballast_batch *batch) {
+    if (batch->step > client->step ||
+        (batch->step == client->step && batch->index >= client->index)) {
+        return;
     }
-    const struct batch *record = client_find_batch(client, batch);
+    client->step = batch->step;
+    client->index = batch->index;
+    client->ended = false;
+    client->digest_known = true;
+    memcpy(client->digest, batch->plan_digest, CLIENT_DIGEST_BYTES);
+    link_close(&client->link);
+}
+
+static int client_check_gather(struct ballast *client, const struct batch *record,
+                               enum ballast_column column, enum ballast_type type) {
     uint32_t parts = client->link.options.parts;
     if (record == NULL) {
         return error_set(&client->error, -EINVAL, "this batch is not held: released already?");
@@ -452,14 +460,31 @@ int64_t ballast_gather(struct ballast *client, const struct ballast_batch *batch
         return error_set(&client->error, -EINVAL, "%s were not among options.parts",
                          column == BALLAST_TOKENS ? "tokens" : "labels");
     }
+    return 0;
+}
+
+int64_t ballast_gather(struct ballast *client, const struct ballast_batch *batch,
+                       enum ballast_column column, enum ballast_type type, void *out,
+                       size_t capacity) {
+    int code = client_enter(client);
+    if (code < 0) {
+        return code;
+    }
+    const struct batch *record = client_find_batch(client, batch);
+    code = client_check_gather(client, record, column, type);
+    if (code < 0) {
+        return code;
+    }
     int64_t rows = batch_gather(record, column, type, out, capacity);
     switch (rows) {
     case -ENOBUFS:
         return error_set(&client->error, -ENOBUFS, "%llu rows do not fit a buffer of %zu",
                          (unsigned long long)batch->rows, capacity);
     case -ESTALE:
+        client_rewind(client, batch);
         return error_set(&client->error, -ESTALE,
-                         "the slot of step %llu, index %u was reused: this rank was too slow",
+                         "the slot of step %llu, index %u was reused, as this rank was too slow; "
+                         "release it, it comes again",
                          (unsigned long long)batch->step, batch->index);
     default:
         return rows;

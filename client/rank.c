@@ -203,7 +203,7 @@ static int rank_reserve(struct rank *rank, size_t rows) {
     return rank->rows_max == 0 ? rank_fail(-ENOMEM, "gather", "out of memory") : 0;
 }
 
-/* Gathers one column into rank->rows. */
+/* Gathers one column into rank->rows. -ESTALE, without a word: the batch will come again. */
 static int rank_gather(struct rank *rank, const struct ballast_batch *batch,
                        enum ballast_column column) {
     enum ballast_type type = rank->arguments.type;
@@ -296,13 +296,24 @@ static int rank_log(const struct rank *rank, const struct ballast_batch *batch,
 /* Stands in for forward and backward; a signal cuts it short. */
 static void rank_think(const struct rank *rank) {
     uint64_t ms = rank->arguments.think_ms;
-    struct timespec left = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
-    (void)nanosleep(&left, NULL);
+    struct timespec time = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
+    if (ms > 0) {
+        (void)nanosleep(&time, NULL);
+    }
+}
+
+static int rank_release(struct rank *rank, const struct ballast_batch *batch) {
+    int code = ballast_release(rank->client, batch);
+    return code < 0 ? rank_fail_client(rank, code, "release") : 0;
 }
 
 static int rank_take(struct rank *rank, const struct ballast_batch *batch) {
     char tokens_xxh[17] = "";
     int code = rank_take_columns(rank, batch, tokens_xxh);
+    if (code == -ESTALE) {
+        fprintf(stderr, "ballast-rank: %s\n", ballast_error(rank->client));
+        return rank_release(rank, batch);
+    }
     if (code == 0) {
         code = rank_log(rank, batch, tokens_xxh);
     }
@@ -310,8 +321,7 @@ static int rank_take(struct rank *rank, const struct ballast_batch *batch) {
         return code;
     }
     rank_think(rank);
-    code = ballast_release(rank->client, batch);
-    return code < 0 ? rank_fail_client(rank, code, "release") : 0;
+    return rank_release(rank, batch);
 }
 
 static int rank_end_step(struct rank *rank) {

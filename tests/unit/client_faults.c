@@ -237,37 +237,54 @@ static void a_commit_is_repeated_until_it_is_answered(void **state) {
     finish(client, &fake, &memory);
 }
 
-/* The slot is reused between the message and the reading. */
+/* The slot of (3, 1) is reused between the message and the reading; then the step goes on, and
+ * comes again from (3, 1). */
 static void reuse_the_slot(struct fake *fake) {
     struct world_memory *memory = fake->context;
-    uint32_t stream = world_serve(fake, memory, 3, 0, 4);
     struct world_batch batch;
     Ballast__V1__StreamResponse event = BALLAST__V1__STREAM_RESPONSE__INIT;
-    world_batch_init(&batch, memory, 3, 0);
+    uint32_t stream = world_serve(fake, memory, 3, 0, 4);
+    world_send_batch(fake, stream, memory, 3, 0);
+    world_batch_init(&batch, memory, 3, 1);
     batch.message.slot_generation--;
     event.event_case = BALLAST__V1__STREAM_RESPONSE__EVENT_BATCH;
     event.batch = &batch.message;
     fake_send(fake, stream, &event.base);
     world_batch_free(&batch);
+    world_send_end_of_step(fake, stream, 3);
+    world_send_batch(fake, stream, memory, 4, 0);
+    receive_until_gone(fake);
+    stream = world_serve(fake, memory, 3, 1, 3);
+    world_send_batch(fake, stream, memory, 3, 1);
+    world_send_end_of_step(fake, stream, 3);
+    world_send_batch(fake, stream, memory, 4, 0);
     receive_until_gone(fake);
 }
 
-static void a_reused_slot_is_stale(void **state) {
+static void a_batch_whose_slot_was_reused_is_stale_and_comes_again(void **state) {
     (void)state;
     struct fake fake;
     struct world_memory memory;
-    const struct ballast_batch *batch = NULL;
+    const struct ballast_batch *stale = NULL, *later = NULL;
     int32_t rows[WORLD_ROWS];
     world_memory_create(&memory, WORLD_SLOTS * WORLD_SLOT_BYTES);
     fake_start(&fake, reuse_the_slot, &memory);
     struct ballast *client = open_client(&fake, 5000);
-    assert_int_equal(ballast_next(client, -1, &batch), BALLAST_BATCH);
-    assert_int_equal(ballast_gather(client, batch, BALLAST_TOKENS, BALLAST_INT32, rows, 4),
-                     -ESTALE);
-    assert_non_null(strstr(ballast_error(client), "too slow"));
-    assert_int_equal(ballast_gather(client, batch, BALLAST_LABELS, BALLAST_INT32, rows, 4),
-                     -ESTALE);
-    assert_int_equal(ballast_gather(client, batch, BALLAST_POSITIONS, BALLAST_INT32, rows, 4), 4);
+    assert_int_equal(ballast_release(client, next_batch(client, 3, 0)), 0);
+    assert_int_equal(ballast_next(client, -1, &stale), BALLAST_BATCH);
+    assert_int_equal(ballast_next(client, -1, &later), BALLAST_END_OF_STEP);
+    later = next_batch(client, 4, 0);
+    assert_int_equal(ballast_gather(client, stale, BALLAST_POSITIONS, BALLAST_INT32, rows, 4), 4);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(ballast_gather(client, stale, BALLAST_TOKENS, BALLAST_INT32, rows, 4),
+                         -ESTALE);
+        assert_non_null(strstr(ballast_error(client), "it comes again"));
+    }
+    assert_int_equal(ballast_release(client, later), 0);
+    (void)next_batch(client, 3, 1);
+    assert_int_equal(ballast_next(client, -1, &later), BALLAST_END_OF_STEP);
+    (void)next_batch(client, 4, 0);
+    assert_int_equal(ballast_release(client, stale), 0);
     finish(client, &fake, &memory);
 }
 
@@ -678,7 +695,7 @@ int main(void) {
         cmocka_unit_test(a_daemon_that_stays_away_is_given_up_after_the_timeout),
         cmocka_unit_test(a_daemon_that_does_not_greet_is_a_timeout),
         cmocka_unit_test(a_commit_is_repeated_until_it_is_answered),
-        cmocka_unit_test(a_reused_slot_is_stale),
+        cmocka_unit_test(a_batch_whose_slot_was_reused_is_stale_and_comes_again),
         cmocka_unit_test(nothing_but_the_next_event_is_taken),
         cmocka_unit_test(the_end_of_a_step_must_have_the_digest_of_its_batches),
         cmocka_unit_test(an_impossible_batch_is_refused_by_name),
