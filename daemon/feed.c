@@ -156,7 +156,7 @@ void feed_schedule(struct feed *feed) {
 }
 
 enum session_answer feed_take(struct feed *feed, uint32_t replica, const struct step_plan *plan,
-                              uint32_t micro_batch, bool subscribed, bool slowest,
+                              uint32_t micro_batch, bool subscribed, bool last,
                               struct session_batch *batch, struct error *error) {
     const struct micro_batch *wanted = &plan->micro_batches[micro_batch];
     uint64_t position = plan->step * feed->roster->micro_batches + wanted->index;
@@ -175,7 +175,7 @@ enum session_answer feed_take(struct feed *feed, uint32_t replica, const struct 
     if (slot->state == SLOT_READING) {
         return SESSION_WAITS;
     }
-    if (!slab_may_hold(feed->slab, (uint32_t)found, slowest)) {
+    if (!slab_may_hold(feed->slab, (uint32_t)found, last)) {
         return SESSION_HELD_UP;
     }
     slab_hold(feed->slab, (uint32_t)found);

@@ -46,7 +46,7 @@ uint32_t feed_reap(struct feed *feed);
 
 /* session_ops.take: the slot of a micro-batch, held on SESSION_READY. */
 enum session_answer feed_take(struct feed *feed, uint32_t replica, const struct step_plan *plan,
-                              uint32_t micro_batch, bool subscribed, bool slowest,
+                              uint32_t micro_batch, bool subscribed, bool last,
                               struct session_batch *batch, struct error *error);
 
 #endif

@@ -136,6 +136,16 @@ bool roster_slowest(const struct roster *roster, uint32_t replica, uint64_t *pos
     return found;
 }
 
+bool roster_awaits(const struct roster *roster, uint32_t replica, uint64_t now_ns) {
+    const struct member *first = &roster->members[replica * roster->replica_members];
+    for (const struct member *m = first; m < first + roster->replica_members; m++) {
+        if (!m->connected && roster_live(m, now_ns)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool roster_fastest_step(const struct roster *roster, uint64_t *step) {
     bool found = false;
     for (uint32_t i = 0; i < roster->count; i++) {

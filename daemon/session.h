@@ -101,9 +101,9 @@ struct session_ops {
     enum session_answer (*plan)(struct session *session, uint64_t step,
                                 const struct step_plan **plan, struct error *error);
     /* The slot of plan->micro_batches[micro_batch], held for this session when SESSION_READY.
-     * `slowest`: no rank of the replica stands further back. */
+     * `last`: no rank of the replica stands further back, or may come back there. */
     enum session_answer (*take)(struct session *session, const struct step_plan *plan,
-                                uint32_t micro_batch, bool slowest, struct session_batch *batch,
+                                uint32_t micro_batch, bool last, struct session_batch *batch,
                                 struct error *error);
     void (*release)(struct session *session, uint32_t slot);
     /* A stream opened: what failed to be read for this replica may be tried again. */

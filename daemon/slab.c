@@ -181,8 +181,8 @@ void slab_retry(struct slab *slab, uint32_t replica) {
     }
 }
 
-bool slab_may_hold(const struct slab *slab, uint32_t slot, bool slowest) {
-    return slowest || slab->slots[slot].holders > 0 ||
+bool slab_may_hold(const struct slab *slab, uint32_t slot, bool last) {
+    return last || slab->replica_slots == 1 || slab->slots[slot].holders > 0 ||
            slab->held[slot / slab->replica_slots] + 1 < slab->replica_slots;
 }
 

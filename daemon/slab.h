@@ -95,9 +95,9 @@ void slab_fail(struct slab *slab, uint32_t slot);
 /* Frees the replica's FAILED slots, so that reading them is tried again. */
 void slab_retry(struct slab *slab, uint32_t replica);
 
-/* Whether one more session may hold the slot without leaving the replica's slowest rank none: the
- * slowest may always, others while another slot stays unheld. */
-bool slab_may_hold(const struct slab *slab, uint32_t slot, bool slowest);
+/* Whether one more session may hold the slot without leaving none for the replica's last rank: the
+ * last may always, others while another slot stays unheld. With a single slot everybody may. */
+bool slab_may_hold(const struct slab *slab, uint32_t slot, bool last);
 
 void slab_hold(struct slab *slab, uint32_t slot); /* READY only */
 void slab_release(struct slab *slab, uint32_t slot);

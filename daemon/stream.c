@@ -269,18 +269,18 @@ static void stream_sent(struct session *session, const struct session_batch *bat
 }
 
 /* Whether the next batch is so far ahead of the replica's slowest rank that its slot might be the
- * one which that rank needs. */
-static bool stream_too_far_ahead(const struct session *session, bool *slowest) {
+ * one which that rank needs. `last`: nobody stands further back, or may come back there. */
+static bool stream_too_far_ahead(const struct session *session, uint64_t now_ns, bool *last) {
     const struct roster *roster = session->world->roster;
+    uint32_t replica = session->member->replica;
     uint64_t position = roster_position(roster, session->member);
-    uint64_t last = position;
-    uint32_t slots = session->world->job->replica_slots;
-    *slowest = true;
-    if (!session->subscribed || !roster_slowest(roster, session->member->replica, &last)) {
+    uint64_t slowest = position;
+    *last = true;
+    if (!session->subscribed || !roster_slowest(roster, replica, &slowest)) {
         return false;
     }
-    *slowest = position == last;
-    return !*slowest && position - last + 1 >= slots;
+    *last = position == slowest && !roster_awaits(roster, replica, now_ns);
+    return position > slowest && position - slowest + 1 >= session->world->job->replica_slots;
 }
 
 /* Sends the next batch; false when it has to wait or the stream ended. */
@@ -289,13 +289,13 @@ static bool stream_next(struct session *session, const struct step_plan *plan, u
     uint32_t micro_batch = member->place.dp * session->world->roster->micro_batches + member->index;
     struct session_batch batch = {.slot = -1};
     struct error error;
-    bool slowest;
-    if (stream_too_far_ahead(session, &slowest)) {
+    bool last;
+    if (stream_too_far_ahead(session, now_ns, &last)) {
         stream_wait(session, true, now_ns);
         return false;
     }
-    enum session_answer answer = session->world->ops->take(session, plan, micro_batch, slowest,
-                                                           &batch, &error);
+    enum session_answer answer = session->world->ops->take(session, plan, micro_batch, last, &batch,
+                                                           &error);
     switch (answer) {
     case SESSION_READY:
         break;

@@ -338,11 +338,11 @@ static enum session_answer turn_session_plan(struct session *session, uint64_t s
 }
 
 static enum session_answer turn_session_take(struct session *session, const struct step_plan *plan,
-                                             uint32_t micro_batch, bool slowest,
+                                             uint32_t micro_batch, bool last,
                                              struct session_batch *batch, struct error *error) {
     struct daemon *daemon = turn_daemon(session);
     enum session_answer answer = feed_take(&daemon->feed, session->member->replica, plan,
-                                           micro_batch, session->subscribed, slowest, batch, error);
+                                           micro_batch, session->subscribed, last, batch, error);
     daemon->dirty |= answer == SESSION_READY;
     return answer;
 }

@@ -71,10 +71,10 @@ static enum session_answer fake_plan(struct session *session, uint64_t step,
 }
 
 static enum session_answer fake_take(struct session *session, const struct step_plan *plan,
-                                     uint32_t micro_batch, bool slowest,
-                                     struct session_batch *batch, struct error *error) {
+                                     uint32_t micro_batch, bool last, struct session_batch *batch,
+                                     struct error *error) {
     struct world *world = world_of(session)->world;
-    (void)slowest;
+    (void)last;
     if (plan->step == world->lost_step) {
         error_set(error, -EIO, "books.bin: read at offset 4096: Input/output error");
         return SESSION_LOST;
