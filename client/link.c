@@ -4,6 +4,7 @@
 #include "ballast.pb-c.h"
 #include "client/deadline.h"
 
+#include <assert.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,6 +13,18 @@
 #define LINK_HELLO_BYTES_MAX ((size_t)1 << 20)
 #define LINK_PROTOCOL        1u
 #define LINK_ROWS_MAX        ((uint64_t)INT32_MAX) /* positions and cu_seqlens are 32 bits */
+
+static const uint8_t link_successors[] = {
+    [LINK_DOWN] = 1 << LINK_DOWN | 1 << LINK_GREETING,
+    [LINK_GREETING] = 1 << LINK_DOWN | 1 << LINK_MAPPING | 1 << LINK_READY,
+    [LINK_MAPPING] = 1 << LINK_DOWN | 1 << LINK_READY,
+    [LINK_READY] = 1 << LINK_DOWN,
+};
+
+static void link_move(struct link *link, enum link_state to) {
+    assert((link_successors[link->state] & 1 << to) != 0);
+    link->state = to;
+}
 
 void link_init(struct link *link, const struct link_options *options) {
     *link = (struct link){.options = *options, .data_fd = -1, .pause_ns = LINK_PAUSE_NS_MIN};
@@ -30,7 +43,7 @@ void link_close(struct link *link) {
     link->data_fd = -1;
     mapping_drop(link->mapping);
     link->mapping = NULL;
-    link->state = LINK_DOWN;
+    link_move(link, LINK_DOWN);
     link->give_up_ns = 0;
     link->retry_ns = 0;
     link->pause_ns = LINK_PAUSE_NS_MIN;
@@ -120,7 +133,7 @@ static int link_connect(struct link *link, int64_t until_ns, struct error *error
     }
     int code = call_open(link->options.path, 0, &link->channel, error);
     if (code == 0) {
-        link->state = LINK_GREETING;
+        link_move(link, LINK_GREETING);
         code = link_send_hello(link, error);
     }
     return code < 0 ? code : 1;
@@ -244,7 +257,7 @@ static int link_greet(struct link *link, int64_t until_ns, struct error *error) 
             code = mapping_ask(link->data_path, link->data_token, &link->data_fd, error);
         }
         if (code == 0) {
-            link->state = link_wants_slots(link) ? LINK_MAPPING : LINK_READY;
+            link_move(link, link_wants_slots(link) ? LINK_MAPPING : LINK_READY);
             code = 1;
         }
     }
@@ -263,7 +276,7 @@ static int link_map(struct link *link, int64_t until_ns, struct error *error) {
     }
     close(link->data_fd);
     link->data_fd = -1;
-    link->state = LINK_READY;
+    link_move(link, LINK_READY);
     return 1;
 }
 

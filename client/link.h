@@ -1,5 +1,7 @@
 /* link: the connection of one rank to its daemon, and how it comes back.
  *
+ *                                            +----- link_greet: plans only -----+
+ *                                            |                                  v
  *     DOWN --link_connect--> GREETING --link_greet--> MAPPING --link_map--> READY
  *      ^                        |                        |                    |
  *      +------- link_lose, link_close: lost, refused, or not ours ------------+

@@ -41,14 +41,9 @@ struct rank {
     int32_t *rows;  /* the same, 32 bits, little endian */
     size_t rows_max;
     uint64_t steps_done;
+    sigset_t signals; /* that end it; blocked, so that they are taken only where it looks */
+    bool stopped;
 };
-
-static volatile sig_atomic_t rank_stopped;
-
-static void rank_stop(int signal_number) {
-    (void)signal_number;
-    rank_stopped = 1;
-}
 
 enum rank_key {
     RANK_KEY_DP = 256,
@@ -293,12 +288,11 @@ static int rank_log(const struct rank *rank, const struct ballast_batch *batch,
     return 0;
 }
 
-/* Stands in for forward and backward; a signal cuts it short. */
-static void rank_think(const struct rank *rank) {
-    uint64_t ms = rank->arguments.think_ms;
+/* Lets time pass, unless a signal came or comes. */
+static void rank_pause(struct rank *rank, uint64_t ms) {
     struct timespec time = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
-    if (ms > 0) {
-        (void)nanosleep(&time, NULL);
+    if (sigtimedwait(&rank->signals, NULL, &time) > 0) {
+        rank->stopped = true;
     }
 }
 
@@ -320,7 +314,7 @@ static int rank_take(struct rank *rank, const struct ballast_batch *batch) {
     if (code < 0) {
         return code;
     }
-    rank_think(rank);
+    rank_pause(rank, rank->arguments.think_ms); /* stands in for forward and backward */
     return rank_release(rank, batch);
 }
 
@@ -336,7 +330,7 @@ static int rank_end_step(struct rank *rank) {
 
 static int rank_run(struct rank *rank) {
     uint64_t steps = rank->arguments.steps;
-    while (rank_stopped == 0 && (steps == 0 || rank->steps_done < steps)) {
+    while (!rank->stopped && (steps == 0 || rank->steps_done < steps)) {
         const struct ballast_batch *batch = NULL;
         int event = ballast_next(rank->client, RANK_POLL_MS, &batch);
         int code = 0;
@@ -349,6 +343,8 @@ static int rank_run(struct rank *rank) {
             code = rank_end_step(rank);
         } else if (event == BALLAST_END_OF_DATA) {
             return 0;
+        } else {
+            rank_pause(rank, 0);
         }
         if (code < 0) {
             return code;
@@ -380,11 +376,11 @@ static int rank_close(struct rank *rank) {
     return code;
 }
 
-static void rank_catch_signals(void) {
-    struct sigaction action = {.sa_handler = rank_stop};
-    (void)sigemptyset(&action.sa_mask);
-    (void)sigaction(SIGTERM, &action, NULL);
-    (void)sigaction(SIGINT, &action, NULL);
+static void rank_block_signals(struct rank *rank) {
+    (void)sigemptyset(&rank->signals);
+    (void)sigaddset(&rank->signals, SIGTERM);
+    (void)sigaddset(&rank->signals, SIGINT);
+    (void)sigprocmask(SIG_BLOCK, &rank->signals, NULL);
 }
 
 int main(int argc, char **argv) {
@@ -395,9 +391,9 @@ int main(int argc, char **argv) {
     argp_program_version = "ballast-rank " BALLAST_VERSION;
     argp_err_exit_status = RANK_EXIT_USAGE;
     (void)argp_parse(&argp, argc, argv, 0, NULL, &rank.arguments);
-    rank_catch_signals();
     int code = rank_open(&rank);
     if (code == 0) {
+        rank_block_signals(&rank);
         code = rank_run(&rank);
     }
     int closed = rank_close(&rank);

@@ -73,20 +73,7 @@ static void serve_three_steps(struct fake *fake) {
     struct world_memory *memory = fake->context;
     uint32_t stream = world_serve(fake, memory, 3, 0, 4);
     for (uint64_t step = 3; step < 6; step++) {
-        for (uint32_t index = 0; index < WORLD_MICRO_BATCHES; index++) {
-            world_send_batch(fake, stream, memory, step, index);
-        }
-        world_send_end_of_step(fake, stream, step);
-        for (uint32_t index = 0; index < WORLD_MICRO_BATCHES; index++) {
-            world_expect_release(fake, stream, step, index);
-        }
-        uint32_t call;
-        Ballast__V1__CommitRequest *request = fake_request(
-            fake, "Commit", &ballast__v1__commit_request__descriptor, &call);
-        FAKE_CHECK(request->step == step);
-        Ballast__V1__CommitResponse response = BALLAST__V1__COMMIT_RESPONSE__INIT;
-        response.durable_step = step + 1;
-        fake_respond(fake, call, &response.base);
+        world_serve_step(fake, stream, memory, step);
     }
     world_send_end_of_data(fake, stream, 6);
 }

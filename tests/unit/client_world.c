@@ -250,3 +250,21 @@ void world_expect_release(struct fake *fake, uint32_t stream, uint64_t step, uin
     FAKE_CHECK(request->released[0]->index == index);
     FAKE_CHECK(request->from == NULL);
 }
+
+void world_serve_step(struct fake *fake, uint32_t stream, struct world_memory *memory,
+                      uint64_t step) {
+    uint32_t call;
+    Ballast__V1__CommitResponse response = BALLAST__V1__COMMIT_RESPONSE__INIT;
+    for (uint32_t index = 0; index < WORLD_MICRO_BATCHES; index++) {
+        world_send_batch(fake, stream, memory, step, index);
+    }
+    world_send_end_of_step(fake, stream, step);
+    for (uint32_t index = 0; index < WORLD_MICRO_BATCHES; index++) {
+        world_expect_release(fake, stream, step, index);
+    }
+    Ballast__V1__CommitRequest *request = fake_request(
+        fake, "Commit", &ballast__v1__commit_request__descriptor, &call);
+    FAKE_CHECK(request->step == step);
+    response.durable_step = step + 1;
+    fake_respond(fake, call, &response.base);
+}

@@ -74,4 +74,8 @@ void world_send_end_of_data(struct fake *fake, uint32_t stream, uint64_t step);
 /* Waits for the release of (step, index), with its credit. */
 void world_expect_release(struct fake *fake, uint32_t stream, uint64_t step, uint32_t index);
 
+/* A whole step as a good client takes it: batches, end, releases, commit. */
+void world_serve_step(struct fake *fake, uint32_t stream, struct world_memory *memory,
+                      uint64_t step);
+
 #endif
