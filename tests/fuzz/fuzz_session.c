@@ -79,7 +79,7 @@ static void link_call(uint32_t i) {
     size_t bytes = protobuf_c_message_pack(&request.base, frame);
     at->next_stream = at->session.last_stream | 1;
     at->next_stream += at->next_stream == at->session.last_stream ? 2 : 0;
-    if (world_frame(at, at->next_stream, FRAME_REQUEST, method & 3, frame, bytes) < 0) {
+    if (world_frame(at, at->next_stream, FRAME_REQUEST, method / 6 & 3, frame, bytes) < 0) {
         link_connect(i);
     }
 }
