@@ -133,6 +133,9 @@ static void admin_status(struct admin *admin, struct session *session, uint32_t 
     out.n_datasets = catalog_count(daemon->catalog);
     out.datasets = admin_datasets(daemon, arena, state);
     out.balance = daemon->balanced ? message_balance(arena, &daemon->balance) : NULL;
+    if (out.balance != NULL) {
+        out.balance->measured_ppm = measured_ppm(&daemon->measured);
+    }
     bool built = out.datasets != NULL && admin_ranks(&daemon->roster, arena, &out);
     session_answer(session, stream, built ? &out.base : NULL);
 }

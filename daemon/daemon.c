@@ -286,6 +286,10 @@ static int daemon_open_world(struct daemon *daemon, struct error *error) {
         return error_set(error, code, "a mesh of dp %u, pp %u, cp %u, tp %u: %s", mesh.dp, mesh.pp,
                          mesh.cp, mesh.tp, strerror(-code));
     }
+    code = measured_init(&daemon->measured, daemon->roster.replicas * daemon->roster.micro_batches);
+    if (code < 0) {
+        return error_set(error, code, "out of memory for measured times");
+    }
     (void)snprintf(daemon->data_path, sizeof daemon->data_path, "%s.data", config->socket_path);
     daemon->job.version = DAEMON_VERSION_TEXT;
     daemon->job.data_path = daemon->data_path;
@@ -299,6 +303,7 @@ static int daemon_open_world(struct daemon *daemon, struct error *error) {
                                            .job = &daemon->job,
                                            .progress = &daemon->progress,
                                            .roster = &daemon->roster,
+                                           .measured = &daemon->measured,
                                            .arena = &daemon->arena};
     daemon->progress.claimable_step = daemon->recovered.steps_end + DAEMON_UNDURABLE_MAX;
     daemon->planned_end = daemon->recovered.committed_step;
@@ -426,6 +431,7 @@ static int daemon_close(struct daemon *daemon, struct error *error) {
     plans_deinit(&daemon->plans);
     slab_close(&daemon->slab);
     roster_deinit(&daemon->roster);
+    measured_deinit(&daemon->measured);
     admin_deinit(&daemon->admin);
     planner_destroy(daemon->planner);
     catalog_close(daemon->catalog);

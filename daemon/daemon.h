@@ -75,6 +75,7 @@ struct daemon {
     struct feed feed;
     struct plans plans;
     struct roster roster;
+    struct measured measured;
     struct session_progress progress;
     struct memo_progress stored;
     struct arena arena;

@@ -48,9 +48,21 @@ static uint64_t loader_delivered_step(const struct session *session) {
                                                                          : member->delivered_step;
 }
 
+static void loader_measure(struct session *session, const Ballast__V1__CommitRequest *request) {
+    uint32_t micro_batches = session->world->roster->micro_batches;
+    for (size_t i = 0; i < request->n_measured; i++) {
+        const Ballast__V1__Measured *one = request->measured[i];
+        if (one->index < micro_batches) {
+            measured_add(session->world->measured, request->step,
+                         session->member->replica * micro_batches + one->index, one->total_ns);
+        }
+    }
+}
+
 static void loader_commit(struct session *session, const struct session_call *call,
                           const void *message, uint64_t now_ns) {
-    uint64_t step = ((const Ballast__V1__CommitRequest *)message)->step;
+    const Ballast__V1__CommitRequest *request = message;
+    uint64_t step = request->step;
     struct member *member = session->member;
     struct roster *roster = session->world->roster;
     if (member == NULL) {
@@ -68,6 +80,7 @@ static void loader_commit(struct session *session, const struct session_call *ca
                        "%u commits of this rank are not durable yet", session->commit_count);
         return;
     }
+    loader_measure(session, request);
     stream_release_through(session, step);
     if (step >= member->delivered_step) {
         member->delivered_step = step + 1;

@@ -21,6 +21,7 @@
 #ifndef BALLAST_DAEMON_SESSION_H
 #define BALLAST_DAEMON_SESSION_H
 
+#include "daemon/measured.h"
 #include "daemon/roster.h"
 #include "planner/error.h"
 #include "planner/plan.h"
@@ -125,7 +126,8 @@ struct session_world {
     const struct session_job *job;
     const struct session_progress *progress;
     struct roster *roster;
-    struct arena *arena; /* for one message at a time, coming or going */
+    struct measured *measured; /* micro_batches per local replica, replica-major */
+    struct arena *arena;       /* for one message at a time, coming or going */
 };
 
 struct session_peer {

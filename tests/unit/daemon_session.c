@@ -638,6 +638,40 @@ static void after_a_restart_a_rank_may_commit_what_it_says_it_was_given(void **s
     expect_status(at, commit(at, 5), STATUS_OUT_OF_RANGE);
 }
 
+static void commit_measured(struct world_session *at, uint64_t step, uint64_t first,
+                            uint64_t second) {
+    Ballast__V1__CommitRequest request = BALLAST__V1__COMMIT_REQUEST__INIT;
+    Ballast__V1__Measured times[3], *measured[3];
+    for (uint32_t i = 0; i < 3; i++) {
+        ballast__v1__measured__init(&times[i]);
+        times[i].index = i;
+        measured[i] = &times[i];
+    }
+    times[0].total_ns = first;
+    times[1].total_ns = second;
+    times[2].total_ns = 99999; /* a step has two micro-batches */
+    request.step = step;
+    request.n_measured = 3;
+    request.measured = measured;
+    world_call(at, SESSION_LOADER, "Commit", 0, &request.base);
+}
+
+static void measured_times_become_a_ratio_when_a_step_is_complete(void **state) {
+    (void)state;
+    struct world_session *a = streaming(0, 0, 0, 4);
+    struct world_session *b = streaming(1, 1, 0, 4);
+    struct world_session *c = streaming(2, 1, 1, 4);
+    world_pump(&world);
+    commit_measured(a, 0, 100, 100);
+    assert_int_equal(measured_ppm(&world.measured), 0);
+    commit_measured(b, 0, 100, 60);
+    assert_int_equal(measured_ppm(&world.measured), 1111111);
+    commit_measured(c, 0, 100, 100);
+    assert_int_equal(measured_ppm(&world.measured), 1000000);
+    commit_measured(a, 1, 500, 0);
+    assert_int_equal(measured_ppm(&world.measured), 1000000);
+}
+
 static void a_commit_that_takes_longer_than_its_timeout_says_so(void **state) {
     uint8_t frame[128];
     Ttrpc__Request request = TTRPC__REQUEST__INIT;
@@ -884,6 +918,7 @@ int main(void) {
         TEST(only_delivered_steps_can_be_committed),
         TEST(a_rank_that_reconnects_may_commit_what_it_was_given_before),
         TEST(after_a_restart_a_rank_may_commit_what_it_says_it_was_given),
+        TEST(measured_times_become_a_ratio_when_a_step_is_complete),
         TEST(a_commit_that_takes_longer_than_its_timeout_says_so),
         TEST(unanswered_commits_are_bounded),
         TEST(a_silent_rank_is_cut_when_others_wait_for_it_and_not_before),

@@ -167,10 +167,13 @@ void world_init(struct world *world, bool all) {
     int code = roster_init(&world->roster, &mesh, local, WORLD_PER_STEP, 60 * WORLD_SECOND_NS, 0,
                            world->now_ns);
     assert(code == 0);
+    code = measured_init(&world->measured, world->roster.replicas * WORLD_PER_STEP);
+    assert(code == 0);
     world->world = (struct session_world){.ops = &world->ops,
                                           .job = &world->job,
                                           .progress = &world->progress,
                                           .roster = &world->roster,
+                                          .measured = &world->measured,
                                           .arena = &world->arena};
 }
 
@@ -191,6 +194,7 @@ void world_deinit(struct world *world) {
     }
     assert(world->holds == 0);
     roster_deinit(&world->roster);
+    measured_deinit(&world->measured);
     arena_deinit(&world->arena);
 }
 

@@ -42,6 +42,7 @@ struct world {
     struct session_progress progress;
     struct session_world world;
     struct roster roster;
+    struct measured measured;
     struct arena arena;
     uint64_t now_ns;
     uint64_t planned;          /* steps below have a plan */
