@@ -369,13 +369,12 @@ static void admin_drain(struct admin *admin, struct session *session, uint32_t s
                         const void *message) {
     Ballast__V1__DrainResponse out = BALLAST__V1__DRAIN_RESPONSE__INIT;
     (void)message;
-    uint64_t end = daemon_drain(admin->daemon);
-    if (end == 0) {
+    if (admin->daemon->planned_end == 0) {
         session_refuse(session, stream, STATUS_FAILED_PRECONDITION,
-                       "no step is planned yet; nothing will come");
+                       "no step is planned yet; try again");
         return;
     }
-    out.last_step = end - 1;
+    out.last_step = daemon_drain(admin->daemon) - 1;
     session_answer(session, stream, &out.base);
 }
 

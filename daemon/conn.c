@@ -120,7 +120,7 @@ void conn_flush(struct conn *conn) {
         }
         return;
     }
-    if (conn->waiting.capacity > CONN_OUTPUT_BYTES / 16) {
+    if (conn->waiting.capacity > CONN_OUTPUT_BYTES / 4) {
         conn_output_free(conn, &conn->waiting);
     }
     if (conn->finishing) {

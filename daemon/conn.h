@@ -12,7 +12,7 @@
 #include <uv.h>
 
 #define CONN_INPUT_BYTES  2048u
-#define CONN_OUTPUT_BYTES (1u << 20)
+#define CONN_OUTPUT_BYTES (256u << 10)
 #define CONN_FINISH_NS    50000000ull /* to take a last answer before the connection is closed */
 
 struct server;

@@ -78,7 +78,8 @@ static int server_bind(struct server_listener *listener, const struct sockaddr_u
     listener->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (listener->fd < 0 ||
         bind(listener->fd, (const struct sockaddr *)address, sizeof *address) < 0) {
-        return error_set(error, -errno, "%s: %s", path, strerror(errno));
+        return error_set(error, -errno, "%s: %s; its folder must exist and be writable", path,
+                         strerror(errno));
     }
     if (lstat(path, &made) < 0 || chmod(path, SERVER_SOCKET_MODE) < 0 ||
         listen(listener->fd, SERVER_BACKLOG) < 0) {
