@@ -115,6 +115,13 @@ struct ballast_batch {
     const struct ballast_fragment *fragments;
 };
 
+/* How long a micro-batch took on this rank, forward and backward; 0 is not measured. */
+struct ballast_measured {
+    uint32_t index; /* of the batch */
+    uint64_t attention_ns;
+    uint64_t total_ns; /* everything included */
+};
+
 enum ballast_event { BALLAST_BATCH = 1, BALLAST_END_OF_STEP = 2, BALLAST_END_OF_DATA = 3 };
 enum ballast_column { BALLAST_TOKENS = 1, BALLAST_LABELS = 2, BALLAST_POSITIONS = 3 };
 enum ballast_type { BALLAST_INT32 = 4, BALLAST_INT64 = 8 };
@@ -175,6 +182,11 @@ int ballast_release(struct ballast *client, const struct ballast_batch *batch);
 /* The optimizer step is done; durable when this returns 0. Repeated over reconnects until answered;
  * committing a step twice is fine. */
 int ballast_commit(struct ballast *client, uint64_t step);
+
+/* The same, with what was measured: one entry for each micro-batch of the step that this rank has a
+ * time of, read during the call only. The daemon's measured balance comes from them. */
+int ballast_commit_measured(struct ballast *client, uint64_t step,
+                            const struct ballast_measured *measured, size_t count);
 
 /* For foreign event loops: poll ballast_fd for reading, then call ballast_next(client, 0, ...)
  * until it returns 0. The fd changes with a reconnect, so ask again after each call; -1 while the

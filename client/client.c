@@ -544,22 +544,36 @@ int ballast_release(struct ballast *client, const struct ballast_batch *batch) {
     return code < 0 ? client_failed(client, code, &failure) : 0;
 }
 
-int ballast_commit(struct ballast *client, uint64_t step) {
-    Ballast__V1__CommitRequest request = BALLAST__V1__COMMIT_REQUEST__INIT;
-    int code = client_enter(client);
-    if (code < 0) {
-        return code;
+/* Puts the times into the request; its memory is the arena's. */
+static int client_put_measured(struct ballast *client, const struct ballast_measured *measured,
+                               size_t count, Ballast__V1__CommitRequest *request) {
+    arena_reset(&client->event);
+    Ballast__V1__Measured *times = arena_array(&client->event, count, sizeof *times);
+    request->measured = arena_array(&client->event, count, sizeof(Ballast__V1__Measured *));
+    if (times == NULL || request->measured == NULL) {
+        return error_set(&client->error, -ENOMEM, "%zu measured times: out of memory", count);
     }
-    request.step = step;
+    for (size_t i = 0; i < count; i++) {
+        ballast__v1__measured__init(&times[i]);
+        times[i].index = measured[i].index;
+        times[i].attention_ns = measured[i].attention_ns;
+        times[i].total_ns = measured[i].total_ns;
+        request->measured[i] = &times[i];
+    }
+    request->n_measured = count;
+    return 0;
+}
+
+/* Asks until it is answered, over reconnects. */
+static int client_commit(struct ballast *client, const Ballast__V1__CommitRequest *request) {
     for (;;) {
         struct error failure = {0};
         ProtobufCMessage *response = NULL;
-        code = link_advance(&client->link, DEADLINE_NEVER, &client->error);
+        int code = link_advance(&client->link, DEADLINE_NEVER, &client->error);
         if (code < 0) {
             return code;
         }
-        arena_reset(&client->event);
-        code = call_unary(client->link.channel, CLIENT_SERVICE, "Commit", &request.base,
+        code = call_unary(client->link.channel, CLIENT_SERVICE, "Commit", &request->base,
                           &ballast__v1__commit_response__descriptor, &client->event, &response,
                           client->link.options.connect_timeout_ms, &failure);
         if (code == 0) {
@@ -571,4 +585,19 @@ int ballast_commit(struct ballast *client, uint64_t step) {
         }
         link_lose(&client->link, &failure);
     }
+}
+
+int ballast_commit_measured(struct ballast *client, uint64_t step,
+                            const struct ballast_measured *measured, size_t count) {
+    Ballast__V1__CommitRequest request = BALLAST__V1__COMMIT_REQUEST__INIT;
+    int code = client_enter(client);
+    if (code == 0) {
+        code = client_put_measured(client, measured, count, &request);
+    }
+    request.step = step;
+    return code == 0 ? client_commit(client, &request) : code;
+}
+
+int ballast_commit(struct ballast *client, uint64_t step) {
+    return ballast_commit_measured(client, step, NULL, 0);
 }

@@ -30,6 +30,7 @@ struct rank_arguments {
     uint64_t think_ms;
     const char *log_path;  /* NULL: none; "-": standard output */
     const char *dump_path; /* NULL: none */
+    bool measured;         /* commits carry the time that each batch was held */
     enum ballast_type type;
 };
 
@@ -40,6 +41,8 @@ struct rank {
     void *gathered; /* rows of `type`, for one column */
     int32_t *rows;  /* the same, 32 bits, little endian */
     size_t rows_max;
+    struct ballast_measured *measured; /* of the current step's batches, with --measured */
+    size_t measured_count, measured_max;
     uint64_t steps_done;
     sigset_t signals; /* that end it; blocked, so that they are taken only where it looks */
     bool stopped;
@@ -57,6 +60,7 @@ enum rank_key {
     RANK_KEY_LOG,
     RANK_KEY_DUMP,
     RANK_KEY_INT64,
+    RANK_KEY_MEASURED,
     RANK_KEY_CREDITS,
     RANK_KEY_CONNECT_TIMEOUT_MS,
     RANK_KEY_SOCKET,
@@ -76,6 +80,7 @@ static const struct argp_option rank_options[] = {
      2},
     {"think-ms", RANK_KEY_THINK_MS, "MS", 0, "Hold each batch for so long (default 0)", 2},
     {"credits", RANK_KEY_CREDITS, "N", 0, "Batches in flight (default 4)", 2},
+    {"measured", RANK_KEY_MEASURED, NULL, 0, "Commit with the time that each batch was held", 2},
     {"int64", RANK_KEY_INT64, NULL, 0, "Gather 64-bit integers", 2},
     {"connect-timeout-ms", RANK_KEY_CONNECT_TIMEOUT_MS, "MS", 0,
      "How long to wait for the daemon (default 30000; -1 for ever)", 2},
@@ -159,6 +164,9 @@ static error_t rank_parse(int key, char *text, struct argp_state *state) {
         client->connect_timeout_ms = (int)rank_number(state, "connect-timeout-ms", text, -1,
                                                       INT32_MAX);
         return 0;
+    case RANK_KEY_MEASURED:
+        arguments->measured = true;
+        return 0;
     case RANK_KEY_INT64:
         arguments->type = BALLAST_INT64;
         return 0;
@@ -204,6 +212,9 @@ static int rank_gather(struct rank *rank, const struct ballast_batch *batch,
     enum ballast_type type = rank->arguments.type;
     int64_t rows = ballast_gather(rank->client, batch, column, type, rank->gathered,
                                   rank->rows_max);
+    if (rows == -ESTALE) {
+        return -ESTALE;
+    }
     if (rows < 0) {
         return rank_fail_client(rank, rows, "gather");
     }
@@ -301,8 +312,22 @@ static int rank_release(struct rank *rank, const struct ballast_batch *batch) {
     return code < 0 ? rank_fail_client(rank, code, "release") : 0;
 }
 
+static uint64_t rank_now_ns(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void rank_measure(struct rank *rank, const struct ballast_batch *batch, uint64_t begin_ns) {
+    if (rank->measured_count < rank->measured_max) {
+        rank->measured[rank->measured_count++] = (struct ballast_measured){
+            .index = batch->index, .total_ns = rank_now_ns() - begin_ns};
+    }
+}
+
 static int rank_take(struct rank *rank, const struct ballast_batch *batch) {
     char tokens_xxh[17] = "";
+    uint64_t begin_ns = rank_now_ns();
     int code = rank_take_columns(rank, batch, tokens_xxh);
     if (code == -ESTALE) {
         fprintf(stderr, "ballast-rank: %s\n", ballast_error(rank->client));
@@ -315,16 +340,20 @@ static int rank_take(struct rank *rank, const struct ballast_batch *batch) {
         return code;
     }
     rank_pause(rank, rank->arguments.think_ms); /* stands in for forward and backward */
+    rank_measure(rank, batch, begin_ns);
     return rank_release(rank, batch);
 }
 
 static int rank_end_step(struct rank *rank) {
     uint64_t every = rank->arguments.commit_every;
+    size_t measured = rank->measured_count;
     rank->steps_done++;
+    rank->measured_count = 0;
     if (every == 0 || rank->steps_done % every != 0) {
         return 0;
     }
-    int code = ballast_commit(rank->client, ballast_step(rank->client));
+    int code = ballast_commit_measured(rank->client, ballast_step(rank->client), rank->measured,
+                                       measured);
     return code < 0 ? rank_fail_client(rank, code, "commit") : 0;
 }
 
@@ -353,6 +382,17 @@ static int rank_run(struct rank *rank) {
     return 0;
 }
 
+static int rank_reserve_measured(struct rank *rank) {
+    struct ballast_job job;
+    (void)ballast_job(rank->client, &job);
+    rank->measured = calloc(job.micro_batches, sizeof *rank->measured);
+    if (rank->measured == NULL) {
+        return rank_fail(-ENOMEM, "open", "out of memory");
+    }
+    rank->measured_max = job.micro_batches;
+    return 0;
+}
+
 static int rank_open(struct rank *rank) {
     const char *path = rank->arguments.log_path;
     if (path != NULL) {
@@ -362,7 +402,10 @@ static int rank_open(struct rank *rank) {
         }
     }
     int code = ballast_open(&rank->arguments.client, &rank->client);
-    return code < 0 ? rank_fail_client(rank, code, "open") : 0;
+    if (code < 0) {
+        return rank_fail_client(rank, code, "open");
+    }
+    return rank->arguments.measured ? rank_reserve_measured(rank) : 0;
 }
 
 static int rank_close(struct rank *rank) {
@@ -370,6 +413,7 @@ static int rank_close(struct rank *rank) {
     ballast_close(rank->client);
     free(rank->gathered);
     free(rank->rows);
+    free(rank->measured);
     if (rank->log != NULL && fclose(rank->log) != 0) {
         code = rank_fail(-EIO, rank->arguments.log_path, strerror(errno));
     }

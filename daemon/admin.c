@@ -10,9 +10,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define ADMIN_PAGE_BYTES                                                                           \
-    (FRAME_DATA_BYTES_MAX - 65536u) /* of micro-batches in one PlanResponse                        \
-                                     */
+/* Of micro-batches in one PlanResponse. */
+#define ADMIN_PAGE_BYTES (FRAME_DATA_BYTES_MAX - 65536u)
 
 void admin_init(struct admin *admin, struct daemon *daemon) {
     *admin = (struct admin){.daemon = daemon, .state_step = UINT64_MAX};
@@ -117,6 +116,7 @@ static void admin_status_figures(struct daemon *daemon, Ballast__V1__StatusRespo
     out->wait_ns_p99 = samples_percentile(&daemon->wait_ns, 99);
     out->uptime_ms = (uv_hrtime() - daemon->start_ns) / 1000000;
     out->state = (char *)daemon_state(daemon);
+    out->ranks_expected = daemon->roster.count;
 }
 
 static void admin_status(struct admin *admin, struct session *session, uint32_t stream,
@@ -132,11 +132,12 @@ static void admin_status(struct admin *admin, struct session *session, uint32_t 
     admin_status_figures(daemon, &out);
     out.n_datasets = catalog_count(daemon->catalog);
     out.datasets = admin_datasets(daemon, arena, state);
-    out.balance = daemon->balanced ? message_balance(arena, &daemon->balance) : NULL;
-    if (out.balance != NULL) {
+    out.balance = message_balance(arena, &daemon->balance);
+    bool built = out.datasets != NULL && out.balance != NULL &&
+                 admin_ranks(&daemon->roster, arena, &out);
+    if (built) {
         out.balance->measured_ppm = measured_ppm(&daemon->measured);
     }
-    bool built = out.datasets != NULL && admin_ranks(&daemon->roster, arena, &out);
     session_answer(session, stream, built ? &out.base : NULL);
 }
 

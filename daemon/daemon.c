@@ -494,6 +494,7 @@ int daemon_run(const struct daemon_options *options) {
         daemon->config = config;
         daemon->start_ns = uv_hrtime();
         daemon->end_step = UINT64_MAX;
+        daemon->balance = balance_of_nothing;
         daemon->slab.fd = -1;
         arena_init(&daemon->arena, DAEMON_ARENA_BYTES);
         admin_init(&daemon->admin, daemon);

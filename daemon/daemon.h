@@ -88,7 +88,6 @@ struct daemon {
     uint64_t committed_put; /* committed_step as last given to the store */
     uint8_t *state;         /* encoded, from which planned_end is planned */
     size_t state_bytes;
-    bool balanced;          /* `balance` is set */
     struct balance balance; /* of the newest planned step */
     bool draining;
     bool stopping;

@@ -57,7 +57,6 @@ static uint32_t turn_larger(uint32_t a, uint32_t b) {
 static void turn_measure(struct daemon *daemon, const struct ahead_result *result) {
     samples_add(&daemon->plan_ns, result->plan->plan_ns);
     daemon->balance = result->plan->balance;
-    daemon->balanced = true;
     daemon->waiting = result->waiting;
     daemon->waiting_high_water = turn_larger(daemon->waiting_high_water, daemon->waiting);
     daemon->documents = result->plan->document_count;

@@ -1,6 +1,8 @@
 /* plan: the one allocation behind a step plan; see plan.h. */
 #include "planner/plan.h"
 
+#include "planner/balance.h"
+
 #include <assert.h>
 #include <stdlib.h>
 
@@ -9,6 +11,15 @@ _Static_assert(sizeof(struct step_plan) % 8 == 0, "arrays follow the record");
 _Static_assert(sizeof(struct micro_batch) % 8 == 0 && sizeof(struct document) % 8 == 0 &&
                    sizeof(struct rank_shard) % 8 == 0,
                "arrays follow one another");
+
+const struct balance balance_of_nothing = {
+    .attention_ppm = PPM,
+    .total_ppm = PPM,
+    .predicted_ppm = PPM,
+    .bound_ppm = PPM,
+    .context_ppm = PPM,
+    .original_ppm = PPM,
+};
 
 static size_t plan_bytes(size_t micro_batches, size_t cp, size_t documents, size_t fragments) {
     return sizeof(struct step_plan) + micro_batches * sizeof(struct micro_batch) +

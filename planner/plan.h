@@ -35,6 +35,9 @@ struct balance {
     uint64_t delay_max;        /* steps, since step 0 */
 };
 
+/* Before the first step: 0/0 is even. */
+extern const struct balance balance_of_nothing;
+
 struct release {
     uint64_t allowance_ppm;  /* level only */
     uint64_t urgency_ppm;    /* level only */

@@ -135,7 +135,7 @@ class Rank:
         command += ["--dp", str(dp), "--pp", str(pp), "--cp", str(cp), "--tp", str(tp)]
         command += ["--log", self.log]
         for key, value in options.items():
-            command += ["--" + key.replace("_", "-"), str(value)]
+            command += ["--" + key.replace("_", "-")] + ([] if value is True else [str(value)])
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(command, stderr=self.errors, stdout=subprocess.DEVNULL)
         world.ranks.append(self)

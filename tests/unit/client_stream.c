@@ -277,6 +277,40 @@ static void waited_us_covers_the_calls_that_timed_out(void **state) {
     world_memory_destroy(&memory);
 }
 
+static void serve_a_measured_commit(struct fake *fake) {
+    struct frame_header header;
+    const uint8_t *data;
+    uint32_t call;
+    (void)world_serve(fake, fake->context, 3, 0, 4);
+    const Ballast__V1__CommitRequest *request = fake_request(
+        fake, "Commit", &ballast__v1__commit_request__descriptor, &call);
+    FAKE_CHECK(request->step == 2 && request->n_measured == 2);
+    FAKE_CHECK(request->measured[0]->index == 1 && request->measured[0]->attention_ns == 50 &&
+               request->measured[0]->total_ns == 70);
+    FAKE_CHECK(request->measured[1]->index == 0 && request->measured[1]->attention_ns == 0 &&
+               request->measured[1]->total_ns == UINT64_MAX);
+    Ballast__V1__CommitResponse response = BALLAST__V1__COMMIT_RESPONSE__INIT;
+    fake_respond(fake, call, &response.base);
+    while (fake_receive(fake, &header, &data)) {
+    }
+}
+
+static void measured_times_travel_with_the_commit(void **state) {
+    (void)state;
+    struct fake fake;
+    struct world_memory memory;
+    const struct ballast_measured measured[] = {{.index = 1, .attention_ns = 50, .total_ns = 70},
+                                                {.index = 0, .total_ns = UINT64_MAX}};
+    world_memory_create(&memory, WORLD_SLOTS * WORLD_SLOT_BYTES);
+    fake_start(&fake, serve_a_measured_commit, &memory);
+    struct ballast_options options = options_for(&fake);
+    struct ballast *client = open_client(&options);
+    assert_int_equal(ballast_commit_measured(client, 2, measured, 2), 0);
+    ballast_close(client);
+    fake_stop(&fake);
+    world_memory_destroy(&memory);
+}
+
 static void a_foreign_loop_polls_and_takes_until_nothing_is_left(void **state) {
     (void)state;
     struct fake fake;
@@ -484,6 +518,7 @@ int main(void) {
         cmocka_unit_test(holding_every_batch_is_said_and_not_waited_for),
         cmocka_unit_test(timeouts_are_kept_and_waiting_adds_up),
         cmocka_unit_test(waited_us_covers_the_calls_that_timed_out),
+        cmocka_unit_test(measured_times_travel_with_the_commit),
         cmocka_unit_test(a_foreign_loop_polls_and_takes_until_nothing_is_left),
         cmocka_unit_test(after_fork_the_child_is_refused),
         cmocka_unit_test(a_rank_may_start_where_only_the_end_of_a_step_is_due),
