@@ -3,7 +3,7 @@
  * Opens the config and its corpus and, with a state directory, the store that a daemon left: the
  * state nearest before the step in question is taken from it and the rest replayed, which gives the
  * daemon's own answers, since the stream is a pure function. Without a store everything starts at
- * step 0. "Now" is the first step that the ranks had not committed. */
+ * step 0. "Now" is behind the newest stored step, as for a daemon. */
 #include "client/ctl/answers.h"
 #include "client/ctl/stream.h"
 #include "daemon/store.h"
@@ -167,10 +167,10 @@ static int local_get(struct ctl *ctl) {
     return rc;
 }
 
-/* Brings the stream to the first step that the ranks had not committed. */
+/* Brings the stream behind the newest planned step, where the daemon's own answers come from. */
 static int local_now(struct ctl *ctl) {
     int rc = local_get(ctl);
-    return rc < 0 ? rc : local_seek(ctl, ctl->local->summary.committed_step);
+    return rc < 0 ? rc : local_seek(ctl, ctl->local->summary.steps_end);
 }
 
 static int local_plan(struct ctl *ctl, uint64_t step, bool details,
@@ -280,17 +280,13 @@ static int local_delays(struct ctl *ctl, Ballast__V1__DelaysResponse **out) {
     return 0;
 }
 
-/* The balance of the newest planned step; NULL before the first. */
+/* The balance of the newest planned step. */
 static int local_balance(struct ctl *ctl, Ballast__V1__Balance **out) {
     struct local *local = ctl->local;
     uint64_t end = local->summary.steps_end;
-    struct store_step row;
-    int found = 0;
-    if (end > 0) {
-        found = store_get_step(local->store, end - 1, &row, &ctl->error);
-    }
-    if (found <= 0) {
-        *out = NULL;
+    struct store_step row = {.balance = balance_of_nothing};
+    int found = end > 0 ? store_get_step(local->store, end - 1, &row, &ctl->error) : 0;
+    if (found < 0) {
         return found;
     }
     *out = message_balance(&ctl->arena, &row.balance);
@@ -299,15 +295,17 @@ static int local_balance(struct ctl *ctl, Ballast__V1__Balance **out) {
 
 static void status_fill(struct ctl *ctl, Ballast__V1__StatusResponse *status) {
     struct local *local = ctl->local;
+    const struct plan_options *plan = &local->config->plan;
     status->version = BALLAST_VERSION;
     status->job_digest.len = sizeof local->summary.job_digest;
     status->job_digest.data = local->summary.job_digest;
     status->next_step = local->summary.steps_end;
     status->committed_step = local->summary.committed_step;
-    status->durable_step = local->summary.committed_step;
+    status->durable_step = local->summary.steps_end;
     status->generation = local->summary.generation;
     status->profile = (char *)planner_model(local->stream.planner)->name;
     status->state = "stopped";
+    status->ranks_expected = local->config->replicas_local_count * plan->pp * plan->cp * plan->tp;
     status->n_datasets = catalog_count(local->catalog);
 }
 

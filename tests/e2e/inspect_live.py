@@ -7,13 +7,14 @@ import signal
 from world import World, main, synthetic_documents, write_corpus
 
 
-def small_world(**plan):
+def small_world(slots="auto", **plan):
     world = World()
     prefix = os.path.join(world.dir, "d")
     write_corpus(prefix, synthetic_documents(6, 2000, 9000))
     world.config([("d", prefix, 1)], {
         "plan": {"window": 8192, "micro_batches": 8, "policy": "wlb:bands", **plan},
         "parallel": {"dp": 2, "cp": 2},
+        "slab": {"slots": slots},
     })
     return world
 
@@ -34,6 +35,44 @@ def check_queues(answer):
     return waiting
 
 
+def settled(world):
+    """The status once all that may be planned is planned and durable."""
+    seen = {}
+
+    def quiet():
+        before = dict(seen)
+        seen.update(world.live("status"))
+        return before.get("next_step") == seen["next_step"] == seen["durable_step"]
+
+    world.wait_for(quiet, "planning has caught up")
+    return seen
+
+
+def test_times_that_ranks_report_make_the_measured_balance():
+    with small_world() as world:
+        world.start()
+        for place in ((0, 20), (1, 60)):
+            world.rank(place[0], cp=0, steps=2, think_ms=place[1], measured=True)
+        for rank in world.ranks:
+            rank.finish(60)
+        measured = world.live("status")["balance"]["measured_ppm"]
+        assert 1300000 < measured < 1600000, measured  # 60 over the mean of 20 and 60
+        assert "measured total 1." in world.ctl("--socket", world.socket, "status").stdout
+        world.stop()
+
+
+def test_time_that_ranks_wait_is_reported():
+    with small_world(slots=20) as world:
+        world.start()
+        for cp, think_ms in ((0, 0), (1, 20)):
+            world.rank(0, cp=cp, steps=10, think_ms=think_ms)
+        for rank in world.ranks:
+            rank.finish(60)
+        waited = world.live("status")["wait_ns_p99"]
+        assert 10e6 < waited < 500e6, f"{waited} ns, where one rank waits for the slots of a slow one"
+        world.stop()
+
+
 def test_queues_plans_delays_and_corpus_live_and_with_the_daemon_down():
     with small_world() as world:
         world.start()
@@ -43,7 +82,9 @@ def test_queues_plans_delays_and_corpus_live_and_with_the_daemon_down():
         table = world.ctl("--socket", world.socket, "queues").stdout
         assert "band 0" in table and all(len(line) <= 80 for line in table.splitlines()), table
         status = world.live("status")
-        assert status["state"] == "serving" and len(status["ranks"]) == 4
+        assert status["state"] == "serving" and len(status["ranks"]) == status["ranks_expected"] == 4
+        assert status["plan_ns_p99"] >= status["plan_ns_p50"] > 0
+        assert status["balance"]["measured_ppm"] == 0, "nobody measured"
         assert status["io_backend"] in ("io_uring", "pread")
         world.ctl("--socket", world.socket, "health")
         corpus = world.live("corpus")["datasets"][0]
@@ -58,14 +99,24 @@ def test_queues_plans_delays_and_corpus_live_and_with_the_daemon_down():
             rank.process.send_signal(signal.SIGTERM)
         for rank in ranks:
             rank.wait()
+        last = settled(world)
+        questions = (("queues", "--documents"), ("delays",), ("corpus",))
+        answers = [world.live(*question) for question in questions]
         world.stop()
         world.ctl("--socket", world.socket, "health", expect=3)
-        down = world.ctl_json("--config", world.config_path, "--state", world.state, "queues", "--documents")
-        check_queues(down)
-        step = world.ctl_json("--config", world.config_path, "--state", world.state, "status")["committed_step"]
-        assert step > 0
-        again = world.ctl_json("--config", world.config_path, "--state", world.state, "plan", step)["plan"]
-        assert again["digest"] == world.plan(step)["digest"]
+
+        def down(*question):
+            return world.ctl_json("--config", world.config_path, "--state", world.state, *question)
+
+        assert answers == [down(*question) for question in questions]
+        assert check_queues(answers[0]) > 0
+        stored = down("status")
+        assert stored["state"] == "stopped" and stored["committed_step"] > 0
+        for name in ("job_digest", "next_step", "committed_step", "durable_step", "generation", "profile",
+                     "datasets", "balance", "ranks_expected"):
+            assert stored[name] == last[name], name
+        again = down("plan", stored["committed_step"])["plan"]
+        assert again["digest"] == world.plan(stored["committed_step"])["digest"]
 
 
 def test_drain_ends_the_stream_for_every_rank_at_the_same_step_and_a_restart_goes_on():

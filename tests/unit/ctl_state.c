@@ -122,7 +122,7 @@ static void plans_from_a_store_are_the_planners_own(void **state) {
     world_close(&world);
 }
 
-static void a_store_tells_the_committed_state(void **state) {
+static void a_store_tells_what_the_daemon_told_last(void **state) {
     (void)state;
     struct world world;
     store_close(world_make(&world));
@@ -130,13 +130,15 @@ static void a_store_tells_the_committed_state(void **state) {
     assert_string_equal(json_string_value(json_object_get(status, "state")), "stopped");
     assert_int_equal(json_integer_value(json_object_get(status, "committed_step")), COMMITTED);
     assert_int_equal(json_integer_value(json_object_get(status, "next_step")), STEPS);
+    assert_int_equal(json_integer_value(json_object_get(status, "durable_step")), STEPS);
+    assert_int_equal(json_integer_value(json_object_get(status, "ranks_expected")), 2 * 2);
     json_t *balance = json_object_get(status, "balance");
     assert_true(json_integer_value(json_object_get(balance, "total_ppm")) >= 1000000);
     json_t *books = json_array_get(json_object_get(status, "datasets"), 0);
     json_int_t arrived = json_integer_value(json_object_get(books, "arrived_tokens"));
     json_int_t delivered = json_integer_value(json_object_get(books, "delivered_tokens"));
     json_int_t waiting = json_integer_value(json_object_get(books, "waiting_tokens"));
-    json_t *plans = ask(&world, false, "plan", "--steps=0..5"); /* those committed */
+    json_t *plans = ask(&world, false, "plan", "--steps=0..8"); /* all STEPS of them */
     json_t *summary = json_object_get(plans, "summary");
     assert_int_equal(json_integer_value(json_object_get(summary, "tokens")), delivered);
     json_decref(plans);
@@ -221,7 +223,7 @@ int main(void) {
     ran_environment_clear();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_from_a_store_are_the_planners_own),
-        cmocka_unit_test(a_store_tells_the_committed_state),
+        cmocka_unit_test(a_store_tells_what_the_daemon_told_last),
         cmocka_unit_test(a_store_in_use_is_not_read),
         cmocka_unit_test(a_store_of_other_settings_or_data_is_refused_by_name),
         cmocka_unit_test(a_store_is_read_with_its_config_only_and_only_if_it_is_there),
