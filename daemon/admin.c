@@ -3,7 +3,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/loader.h"
-#include "daemon/log.h"
+#include "daemon/turn.h"
 #include "proto/message.h"
 
 #include <assert.h>

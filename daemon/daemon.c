@@ -3,6 +3,7 @@
 
 #include "daemon/log.h"
 #include "daemon/notify.h"
+#include "daemon/turn.h"
 
 #include <assert.h>
 #include <inttypes.h>

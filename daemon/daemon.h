@@ -44,7 +44,6 @@ struct daemon {
     const struct daemon_options *options;
     uint64_t start_ns;
     struct session_job job;
-    struct session_ops ops;
     struct session_world world;
     struct catalog *catalog;
     struct corpus_source source;
@@ -120,17 +119,5 @@ uint64_t daemon_drain(struct daemon *daemon);
 
 /* Begins to stop: nothing new, pending commits become durable, then everything closes. */
 void daemon_stop(struct daemon *daemon);
-
-/* Of turn.c */
-
-/* Draws all conclusions from what happened; uv_prepare callback's and tick's. */
-void turn_run(struct daemon *daemon);
-
-/* The plan of a step for a session or an administrator; asks for it if it has to be replayed. */
-enum session_answer turn_plan(struct daemon *daemon, uint64_t step, const struct step_plan **plan,
-                              struct error *error);
-
-/* The sessions' view of the daemon. */
-extern const struct session_ops turn_session_ops;
 
 #endif

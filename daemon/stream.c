@@ -68,11 +68,10 @@ void stream_serve(struct session *session, const struct session_call *call, cons
     }
 }
 
-static void stream_fail_stream(struct session *session, enum status status, const char *format, ...)
+static void stream_fail(struct session *session, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-static void stream_fail_stream(struct session *session, enum status status, const char *format,
-                               ...) {
+static void stream_fail(struct session *session, enum status status, const char *format, ...) {
     char text[ERROR_TEXT_BYTES];
     va_list arguments;
     va_start(arguments, format);
@@ -85,26 +84,24 @@ static bool stream_from_legal(struct session *session, const Ballast__V1__BatchI
     const struct session_progress *progress = session->world->progress;
     const struct member *member = session->member;
     if (from->dp != member->place.dp) {
-        stream_fail_stream(session, STATUS_INVALID_ARGUMENT,
-                           "from names replica %u, this rank is of replica %u", from->dp,
-                           member->place.dp);
+        stream_fail(session, STATUS_INVALID_ARGUMENT,
+                    "from names replica %u, this rank is of replica %u", from->dp,
+                    member->place.dp);
     } else if (from->step < progress->oldest_step) {
-        stream_fail_stream(session, STATUS_OUT_OF_RANGE,
-                           "step %" PRIu64 " is no longer kept; the oldest is %" PRIu64
-                           ", the next uncommitted is %" PRIu64 ", and going back further needs "
-                           "Import or Seek",
-                           from->step, progress->oldest_step,
-                           session->world->roster->committed_step);
+        stream_fail(session, STATUS_OUT_OF_RANGE,
+                    "step %" PRIu64 " is no longer kept; the oldest is %" PRIu64
+                    ", the next uncommitted is %" PRIu64 ", and going back further needs "
+                    "Import or Seek",
+                    from->step, progress->oldest_step, session->world->roster->committed_step);
     } else if (from->step > progress->plannable_step) {
-        stream_fail_stream(session, STATUS_OUT_OF_RANGE,
-                           "step %" PRIu64 " is far ahead of this daemon, which knows steps up to "
-                           "%" PRIu64 "; if its state was lost, start from %" PRIu64,
-                           from->step, progress->plannable_step,
-                           session->world->roster->committed_step);
+        stream_fail(session, STATUS_OUT_OF_RANGE,
+                    "step %" PRIu64 " is far ahead of this daemon, which knows steps up to "
+                    "%" PRIu64 "; if its state was lost, start from %" PRIu64,
+                    from->step, progress->plannable_step, session->world->roster->committed_step);
     } else if (from->index > session->world->roster->micro_batches) {
-        stream_fail_stream(session, STATUS_OUT_OF_RANGE,
-                           "from names micro-batch %u; a step has %u per replica", from->index,
-                           session->world->roster->micro_batches);
+        stream_fail(session, STATUS_OUT_OF_RANGE,
+                    "from names micro-batch %u; a step has %u per replica", from->index,
+                    session->world->roster->micro_batches);
     } else {
         return true;
     }
@@ -114,7 +111,7 @@ static bool stream_from_legal(struct session *session, const Ballast__V1__BatchI
 static void stream_open(struct session *session, const Ballast__V1__BatchId *from) {
     struct member *member = session->member;
     if (session->world->progress->stopping) {
-        stream_fail_stream(session, STATUS_UNAVAILABLE, "the daemon is stopping");
+        stream_fail(session, STATUS_UNAVAILABLE, "the daemon is stopping");
         return;
     }
     if (from != NULL && !stream_from_legal(session, from)) {
@@ -138,14 +135,14 @@ void stream_message(struct session *session, const uint8_t *data, size_t bytes) 
         session, &ballast__v1__stream_request__descriptor, data, bytes);
     uint32_t credits_max = session->world->job->credits_max;
     if (request == NULL) {
-        stream_fail_stream(session, STATUS_INVALID_ARGUMENT, "the message is not a StreamRequest");
+        stream_fail(session, STATUS_INVALID_ARGUMENT, "the message is not a StreamRequest");
         return;
     }
     if (session->state == SESSION_OPENING) {
         stream_open(session, request->from);
     } else if (request->from != NULL) {
-        stream_fail_stream(session, STATUS_INVALID_ARGUMENT,
-                           "from belongs on the first message of a Stream");
+        stream_fail(session, STATUS_INVALID_ARGUMENT,
+                    "from belongs on the first message of a Stream");
     }
     if (session->stream == 0) {
         return;
@@ -154,9 +151,9 @@ void stream_message(struct session *session, const uint8_t *data, size_t bytes) 
         stream_release(session, request->released[i]);
     }
     if (request->credits > credits_max - session->member->credits) {
-        stream_fail_stream(session, STATUS_RESOURCE_EXHAUSTED,
-                           "%u credits more than the %u left would exceed limits.credits = %u",
-                           request->credits, session->member->credits, credits_max);
+        stream_fail(session, STATUS_RESOURCE_EXHAUSTED,
+                    "%u credits more than the %u left would exceed limits.credits = %u",
+                    request->credits, session->member->credits, credits_max);
         return;
     }
     session->member->credits += request->credits;
@@ -312,10 +309,10 @@ static bool stream_next(struct session *session, const struct step_plan *plan, u
         if (batch.slot >= 0) {
             session->world->ops->release(session, (uint32_t)batch.slot);
         }
-        stream_fail_stream(session, STATUS_RESOURCE_EXHAUSTED,
-                           "the plan of step %" PRIu64 ", micro-batch %u, does not fit a frame of "
-                           "4 MiB",
-                           member->step, member->index);
+        stream_fail(session, STATUS_RESOURCE_EXHAUSTED,
+                    "the plan of step %" PRIu64 ", micro-batch %u, does not fit a frame of "
+                    "4 MiB",
+                    member->step, member->index);
         return false;
     }
     stream_sent(session, &batch, now_ns);

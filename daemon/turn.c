@@ -1,9 +1,5 @@
-/* turn: what follows from what happened, once per round of the loop.
- *
- * Results of the planner and the store come in, reads are taken in, committed_step moves, planning
- * and reading are told how far to go, sessions are pumped; again until nothing new comes of it.
- * Also here: what sessions ask of the daemon (session_ops). */
-#include "daemon/daemon.h"
+/* turn: see turn.h. */
+#include "daemon/turn.h"
 
 #include "daemon/log.h"
 
