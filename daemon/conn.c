@@ -20,8 +20,11 @@ static bool conn_reserve(struct conn_output *output, size_t bytes) {
         return true;
     }
     size_t capacity = output->capacity == 0 ? 1024 : output->capacity;
-    while (capacity - output->used < bytes) {
+    while (capacity - output->used < bytes && capacity < CONN_OUTPUT_BYTES / 16) {
         capacity *= 2;
+    }
+    if (capacity - output->used < bytes) {
+        capacity = output->used + bytes;
     }
     uint8_t *grown = realloc(output->bytes, capacity);
     if (grown == NULL) {
@@ -65,8 +68,13 @@ void conn_send(struct session *session, uint32_t stream, enum frame_type type,
 bool conn_congested(const struct session *session) {
     const struct conn *conn = conn_of(session);
     size_t queued = conn->waiting.used + conn->flight.used;
-    bool crowded = session->member == NULL && conn->server->output_bytes > SERVER_OUTPUT_BYTES;
+    bool crowded = conn->server->output_bytes > SERVER_OUTPUT_BYTES;
     return queued > CONN_OUTPUT_BYTES || (crowded && queued > 0);
+}
+
+bool conn_crowded(const struct session *session, size_t bytes) {
+    const struct server *server = conn_of(session)->server;
+    return bytes > CONN_ANSWER_BYTES && server->output_bytes + bytes > SERVER_OUTPUT_BYTES;
 }
 
 static void conn_process(struct conn *conn);

@@ -13,6 +13,7 @@
 
 #define CONN_INPUT_BYTES  2048u
 #define CONN_OUTPUT_BYTES (256u << 10)
+#define CONN_ANSWER_BYTES 4096u       /* smaller answers are never refused */
 #define CONN_FINISH_NS    50000000ull /* to take a last answer before the connection is closed */
 
 struct server;
@@ -54,5 +55,6 @@ void conn_flush(struct conn *conn);
 void conn_send(struct session *session, uint32_t stream, enum frame_type type,
                const ProtobufCMessage *message);
 bool conn_congested(const struct session *session);
+bool conn_crowded(const struct session *session, size_t bytes);
 
 #endif

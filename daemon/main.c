@@ -2,11 +2,13 @@
 #include "daemon/daemon.h"
 
 #include <argp.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define OVERRIDES_MAX 64u
+#define OVERRIDES_MAX   64u
+#define MAIN_MMAP_BYTES (256 << 10)
 
 enum main_action { MAIN_SERVE = 0, MAIN_CHECK_CONFIG = 1, MAIN_PRINT_CONFIG = 2 };
 
@@ -98,6 +100,12 @@ static int main_check_config(const struct main_arguments *arguments) {
     return 0;
 }
 
+/* Plans and answers are large and short-lived: pages of their own go back to the system at once,
+ * also when glibc would have come to keep them. */
+static void main_set_allocator(void) {
+    (void)mallopt(M_MMAP_THRESHOLD, MAIN_MMAP_BYTES);
+}
+
 int main(int argc, char **argv) {
     static const struct argp parser = {
         .options = main_options,
@@ -114,6 +122,7 @@ int main(int argc, char **argv) {
     const struct daemon_options options = {.config_path = arguments.config_path,
                                            .overrides = arguments.overrides,
                                            .override_count = arguments.override_count};
+    main_set_allocator();
     switch (arguments.action) {
     case MAIN_SERVE:
         return daemon_run(&options);

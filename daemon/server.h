@@ -13,8 +13,8 @@
 #define SERVER_DATA_MAX     64u           /* data connections at a time */
 #define SERVER_DATA_NS      5000000000ull /* to send a token */
 #define SERVER_TURNED_AWAY  16u           /* connections over the limit that are told so */
-#define SERVER_OUTPUT_BYTES (16u << 20)   /* waiting for administrators, all together */
-#define SERVER_INPUT_BYTES  (16u << 20)   /* large messages being read, all together */
+#define SERVER_OUTPUT_BYTES (8u << 20)    /* not read by peers yet, all together */
+#define SERVER_INPUT_BYTES  (8u << 20)    /* large messages being read, all together */
 #define SERVER_BACKLOG      4096
 
 struct server_listener {

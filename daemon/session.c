@@ -75,6 +75,11 @@ void session_answer(struct session *session, uint32_t stream, const ProtobufCMes
                        "the answer is larger than a frame of 4 MiB; ask for less at once");
         return;
     }
+    if (session->world->ops->crowded(session, bytes)) {
+        session_refuse(session, stream, STATUS_RESOURCE_EXHAUSTED,
+                       "too many answers wait to be read; try again");
+        return;
+    }
     protobuf_c_message_pack(message, packed);
     session_respond(session, stream, STATUS_OK, NULL,
                     (ProtobufCBinaryData){.len = bytes, .data = packed});

@@ -98,6 +98,8 @@ struct session_ops {
                  const ProtobufCMessage *message);
     /* Whether more output waits than allowed: no new batches until it has left. */
     bool (*congested)(const struct session *session);
+    /* Whether an answer of this size is too much beside all that peers have not read yet. */
+    bool (*crowded)(const struct session *session, size_t bytes);
     /* The plan of a step, borrowed until the session returns. */
     enum session_answer (*plan)(struct session *session, uint64_t step,
                                 const struct step_plan **plan, struct error *error);

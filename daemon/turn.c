@@ -379,6 +379,7 @@ static void turn_session_log(struct session *session, int level, const char *tex
 const struct session_ops turn_session_ops = {
     .send = conn_send,
     .congested = conn_congested,
+    .crowded = conn_crowded,
     .plan = turn_session_plan,
     .take = turn_session_take,
     .release = turn_session_release,

@@ -477,6 +477,16 @@ static void nothing_is_sent_while_output_is_congested(void **state) {
     expect_batch(at, 0, 0);
 }
 
+static void answers_are_refused_while_too_many_wait_to_be_read(void **state) {
+    (void)state;
+    struct world_session *at = world_connect(&world, 0);
+    at->crowded = true;
+    expect_refusal(at, world_call(at, SESSION_LOADER, "Ping", 0, NULL), STATUS_RESOURCE_EXHAUSTED,
+                   "try again");
+    at->crowded = false;
+    expect_status(at, world_call(at, SESSION_LOADER, "Ping", 0, NULL), STATUS_OK);
+}
+
 static void a_rank_without_tokens_or_documents_needs_no_slot(void **state) {
     struct hello hello;
     (void)state;
@@ -908,6 +918,7 @@ int main(void) {
         TEST(a_batch_that_is_not_ready_is_waited_for_and_the_wait_is_measured),
         TEST(lost_tokens_end_the_streams_that_need_them_with_the_reason),
         TEST(nothing_is_sent_while_output_is_congested),
+        TEST(answers_are_refused_while_too_many_wait_to_be_read),
         TEST(a_rank_without_tokens_or_documents_needs_no_slot),
         TEST(releases_give_back_once_and_only_what_this_connection_was_sent),
         TEST(a_commit_releases_what_its_steps_hold),

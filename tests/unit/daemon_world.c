@@ -28,6 +28,11 @@ static bool fake_congested(const struct session *session) {
     return ((const struct world_session *)(const void *)session)->congested;
 }
 
+static bool fake_crowded(const struct session *session, size_t bytes) {
+    (void)bytes;
+    return ((const struct world_session *)(const void *)session)->crowded;
+}
+
 /* Every micro-batch is one document of 8 tokens, or none; one context-parallel rank per half. */
 static void world_make_plan(struct world *world, uint64_t step) {
     static struct micro_batch micro_batches[WORLD_DP * WORLD_PER_STEP];
@@ -136,6 +141,7 @@ static void fake_log(struct session *session, int level, const char *text) {
 static const struct session_ops fake_ops = {
     .send = fake_send,
     .congested = fake_congested,
+    .crowded = fake_crowded,
     .plan = fake_plan,
     .take = fake_take,
     .release = fake_release,

@@ -31,6 +31,7 @@ struct world_session {
     uint32_t read; /* of sent, by the test */
     uint32_t next_stream;
     bool congested;
+    bool crowded;
     uint32_t admin_stream; /* of the last Admin call, 0: none */
     char admin_method[32];
     uint64_t waited_ns;

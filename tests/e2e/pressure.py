@@ -1,0 +1,59 @@
+#!/usr/bin/python3
+"""Loads that go to the limits: memory, answers that nobody reads, plans as large as they get."""
+
+import os
+import time
+
+import numpy
+
+from faults import Raw
+from service import memory
+from world import World, main, write_corpus
+
+MEMORY_KB = 64 * 1024  # beside the slab
+
+
+def world_of_tiny_documents():
+    """Some 45,000 documents a step: plans of 3 MB, pages of a plan of 0.8 MB."""
+    world = World()
+    rng = numpy.random.default_rng(3)
+    lengths = rng.integers(8, 40, 400000)
+    tokens = rng.integers(0, 200, int(lengths.sum())).astype("<u2")
+    prefix = os.path.join(world.dir, "d")
+    write_corpus(prefix, numpy.split(tokens, numpy.cumsum(lengths)[:-1]))
+    world.config([("d", prefix, 1)], {
+        "plan": {"window": 131072, "micro_batches": 8},
+        "parallel": {"cp": 4},
+    })
+    return world
+
+
+def most_memory(world, seconds, until=lambda: False):
+    most = 0
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not until():
+        most = max(most, memory(world.daemon.pid))
+        time.sleep(0.05)
+    return most
+
+
+def test_answers_that_nobody_reads_stay_within_the_memory():
+    with world_of_tiny_documents() as world:
+        world.start()
+        world.rank(0, cp=0, steps=2).finish()
+        plan = Raw.field(1, b"ballast.v1.Admin") + Raw.field(2, b"Plan") + Raw.field(3, b"\x08\x01\x10\x01")
+        crowd = [Raw(world.socket) for _ in range(200)]
+        for raw in crowd:
+            raw.frame(1, 1, 1, plan)
+        most = most_memory(world, 6)
+        print(f"      {most} KB")
+        assert most < MEMORY_KB
+        assert world.live("status")["state"] == "serving"
+        for raw in crowd:
+            raw.socket.close()
+        world.wait_for(lambda: world.live("plan", 1)["plan"]["step"] == 1, "plans are answered again")
+        world.stop()
+
+
+if __name__ == "__main__":
+    main(globals())
