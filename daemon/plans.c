@@ -36,6 +36,11 @@ struct planned *plans_find(const struct plans *plans, uint64_t step) {
     return i < plans->count && plans->entries[i]->plan->step == step ? plans->entries[i] : NULL;
 }
 
+uint32_t plans_fit(const struct plans *plans, uint64_t bytes) {
+    uint64_t fit = plans->count == 0 ? 0 : bytes * plans->count / plans->bytes;
+    return fit == 0 ? 1 : fit < UINT32_MAX ? (uint32_t)fit : UINT32_MAX;
+}
+
 static bool plans_reserve(struct plans *plans) {
     if (plans->count < plans->capacity) {
         return true;
@@ -67,6 +72,7 @@ int plans_add(struct plans *plans, struct step_plan *plan) {
             (plans->count - i) * sizeof(struct planned *));
     plans->entries[i] = planned;
     plans->count++;
+    plans->bytes += step_plan_bytes(plan);
     return 0;
 }
 
@@ -78,6 +84,7 @@ void plans_trim(struct plans *plans, uint64_t keep_from, const struct roster *ro
             roster_stands_at(roster, planned->plan->step)) {
             plans->entries[kept++] = planned;
         } else {
+            plans->bytes -= step_plan_bytes(planned->plan);
             step_plan_destroy(planned->plan);
             free(planned);
         }

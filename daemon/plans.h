@@ -17,12 +17,17 @@ struct plans {
     struct planned **entries; /* by step */
     uint32_t count;
     uint32_t capacity;
+    uint64_t bytes; /* of all plans */
 };
 
 void plans_deinit(struct plans *plans); /* fine for zeroed plans; nothing may be in use */
 
 /* Takes the plan (frees it when its step is here already). -ENOMEM, the plan is then freed. */
 int plans_add(struct plans *plans, struct step_plan *plan);
+
+/* How many plans of the mean size of those that are here take `bytes`, at least 1; without any, 1.
+ */
+uint32_t plans_fit(const struct plans *plans, uint64_t bytes);
 
 struct planned *plans_find(const struct plans *plans, uint64_t step);
 

@@ -233,9 +233,15 @@ static uint64_t turn_smaller(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
+/* `steps`, or fewer where plans are so large that these would take too much memory. */
+static uint64_t turn_affordable(const struct daemon *daemon, uint32_t steps) {
+    return turn_smaller(steps, plans_fit(&daemon->plans, DAEMON_PLANS_BYTES));
+}
+
 /* How far to plan: ahead_steps beyond the fastest rank, as far as the store keeps up. */
 static void turn_extend(struct daemon *daemon) {
-    uint64_t ahead = daemon->config->ahead_steps;
+    uint64_t ahead = turn_affordable(daemon, daemon->config->ahead_steps);
+    uint64_t undurable = turn_affordable(daemon, DAEMON_UNDURABLE_MAX);
     uint64_t fastest = 0;
     if (!roster_fastest_step(&daemon->roster, &fastest) ||
         fastest < daemon->roster.committed_step) {
@@ -247,8 +253,8 @@ static void turn_extend(struct daemon *daemon) {
     daemon->progress.plannable_step = daemon->end_step != UINT64_MAX
                                           ? daemon->end_step
                                           : known + ahead + DAEMON_UNDURABLE_MAX;
-    ahead_extend(daemon->ahead, turn_smaller(fastest + ahead + 1,
-                                             daemon->progress.durable_step + DAEMON_UNDURABLE_MAX));
+    ahead_extend(daemon->ahead,
+                 turn_smaller(fastest + ahead + 1, daemon->progress.durable_step + undurable));
 }
 
 /* What is kept in memory: from the slowest rank on, never more than a bounded number, and whatever
@@ -256,7 +262,8 @@ static void turn_extend(struct daemon *daemon) {
 static void turn_trim(struct daemon *daemon) {
     uint64_t keep = daemon->roster.committed_step;
     uint64_t slowest = 0;
-    uint64_t most = (uint64_t)daemon->config->ahead_steps + DAEMON_PLANS_MORE;
+    uint64_t most = turn_affordable(daemon, daemon->config->ahead_steps) +
+                    turn_affordable(daemon, DAEMON_PLANS_MORE);
     if (roster_slowest_step(&daemon->roster, &slowest) && slowest > keep) {
         keep = slowest;
     }

@@ -55,5 +55,17 @@ def test_answers_that_nobody_reads_stay_within_the_memory():
         world.stop()
 
 
+def test_a_rank_far_behind_does_not_fill_the_memory_with_plans():
+    with world_of_tiny_documents() as world:
+        world.start()
+        fast = world.rank(0, cp=0, parts="plan", commit_every=0)
+        slow = world.rank(0, cp=1, parts="tokens", commit_every=0, think_ms=200)
+        most = most_memory(world, 60, lambda: len(fast.lines()) > 40 * 8)
+        world.wait_for(lambda: len(slow.lines()) > 8, "the slow one goes on", 30)
+        print(f"      {most} KB")
+        assert len(fast.lines()) > 40 * 8 and most < MEMORY_KB
+        world.kill()
+
+
 if __name__ == "__main__":
     main(globals())

@@ -479,6 +479,26 @@ static void plans_keep_what_is_ahead_in_use_or_stood_at(void **state) {
     roster_deinit(&roster);
 }
 
+static void how_many_plans_fit_follows_from_their_size(void **state) {
+    struct roster roster = {0};
+    struct plans plans = {0};
+    (void)state;
+    assert_int_equal(plans_fit(&plans, 1 << 20), 1);
+    for (uint64_t step = 0; step < 9; step++) {
+        add_plan(&plans, step);
+        assert_int_equal(plans.bytes, (step + 1) * step_plan_bytes(plans.entries[0]->plan));
+    }
+    uint64_t bytes = plans.bytes / 9;
+    assert_int_equal(plans_fit(&plans, 5 * bytes), 5);
+    assert_int_equal(plans_fit(&plans, 5 * bytes - 1), 4);
+    assert_int_equal(plans_fit(&plans, bytes - 1), 1);
+    plans_trim(&plans, 7, &roster);
+    assert_int_equal(plans.bytes, 2 * bytes);
+    plans_trim(&plans, 9, &roster);
+    assert_int_equal(plans.bytes, 0);
+    plans_deinit(&plans);
+}
+
 static void percentiles_are_of_the_last_samples(void **state) {
     static struct samples samples;
     (void)state;
@@ -512,6 +532,7 @@ int main(void) {
         TEST(recovery_plans_on_from_the_last_row_when_everything_is_committed),
         TEST(a_stored_digest_that_is_not_reproduced_is_damage),
         cmocka_unit_test(plans_keep_what_is_ahead_in_use_or_stood_at),
+        cmocka_unit_test(how_many_plans_fit_follows_from_their_size),
         cmocka_unit_test(percentiles_are_of_the_last_samples),
     };
     faulty_vfs_install();
