@@ -69,11 +69,7 @@ static uint32_t drain_pack(struct planner *p) {
 
 static void drain_count(struct planner *planner, const struct waiting *part, bool waited) {
     if (part->kind == WAITING_IN_BAND) {
-        uint32_t band = bands_of(&planner->options.bands, part->document.length);
-        planner->release.outliers++;
-        if (band != BAND_NONE) {
-            planner->after->band_released[band]++;
-        }
+        step_count_outlier(planner, &part->document);
     } else if (waited) {
         planner->after->leftover_released++;
     }

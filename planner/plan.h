@@ -43,7 +43,7 @@ struct release {
     uint64_t urgency_ppm;    /* level only */
     uint64_t outliers;       /* outlier candidates released this step */
     uint64_t early;          /* of these, nominal step ahead */
-    uint64_t forced;         /* of these, due by age or needed to fill the step */
+    uint64_t forced;         /* of these, due by age */
     uint64_t waiting_tokens; /* after the step, queues and leftovers */
     uint64_t leftovers;      /* documents left over by the packer, after the step */
 };

@@ -168,6 +168,15 @@ void step_group(struct planner *p, uint32_t count, uint32_t bins) {
     }
 }
 
+void step_count_outlier(struct planner *planner, const struct document *document) {
+    uint32_t band = bands_of(&planner->options.bands, document->length);
+    if (band != BAND_NONE) {
+        planner->after->band_released[band]++;
+    }
+    planner->release.outliers++;
+    planner->release.early += document->nominal_step > planner->after->step;
+}
+
 static void step_begin(struct planner *planner, const struct plan_state *state) {
     plan_state_copy(planner->after, state);
     planner->held_before = state->waiting_count;

@@ -16,7 +16,6 @@ enum departure {
     DEPARTURE_RELEASED, /* its band was full */
     DEPARTURE_DUE,      /* by age */
     DEPARTURE_FILLS,    /* else there were fewer documents than micro-batches */
-    DEPARTURE_EARLY,    /* likewise, and its nominal step lies ahead */
 };
 
 struct planner {
@@ -80,6 +79,9 @@ uint32_t step_pack(struct planner *planner, uint32_t count, uint32_t bins);
 
 /* Makes rows and row_begins of what step_pack placed: by bins[], then placement order. */
 void step_group(struct planner *planner, uint32_t count, uint32_t bins);
+
+/* An outlier leaves its band with this step. */
+void step_count_outlier(struct planner *planner, const struct document *document);
 
 /* The policies: move `after` past the step but for its clock and delays, leaving the step in rows,
  * row_begins and release. False when no document is left. */

@@ -81,8 +81,7 @@ static void wlb_fill(struct planner *planner) {
     while (planner->leaving < needed && wlb_read(planner)) {
         uint32_t last = after->waiting_count - 1;
         if (planner->departures[last] == DEPARTURE_NONE) {
-            bool early = after->waiting[last].document.nominal_step > after->step;
-            wlb_depart(planner, last, early ? DEPARTURE_EARLY : DEPARTURE_FILLS);
+            wlb_depart(planner, last, DEPARTURE_FILLS);
         }
     }
 }
@@ -92,11 +91,8 @@ static void wlb_count_release(struct planner *planner, uint32_t i) {
     if (departure == DEPARTURE_NONE || departure == DEPARTURE_JOINS) {
         return;
     }
-    uint32_t length = planner->after->waiting[i].document.length;
-    planner->after->band_released[bands_of(&planner->options.bands, length)]++;
-    planner->release.outliers++;
-    planner->release.early += departure == DEPARTURE_EARLY;
-    planner->release.forced += departure == DEPARTURE_DUE || departure == DEPARTURE_FILLS;
+    step_count_outlier(planner, &planner->after->waiting[i].document);
+    planner->release.forced += departure == DEPARTURE_DUE;
 }
 
 /* The list to pack, in stream order. What leaves beyond documents_max is left over. */

@@ -120,6 +120,7 @@ static void read_step(struct reference *r) {
 static void release(struct reference *r, uint32_t document) {
     r->place[document] = IN_HAND;
     r->outliers++;
+    r->early += r->nominal[document] > r->step;
 }
 
 static void release_bands(struct reference *r) {
@@ -159,14 +160,11 @@ static void fill_step(struct reference *r) {
     uint32_t needed = r->options->micro_batches;
     while (in_place(r, IN_HAND).count < needed && in_place(r, IN_BAND).count > 0) {
         release(r, in_place(r, IN_BAND).items[0]);
-        r->forced++;
     }
     while (in_place(r, IN_HAND).count < needed && read_one(r)) {
         uint32_t document = r->read - 1;
         if (r->place[document] == IN_BAND) {
             release(r, document);
-            r->early += r->nominal[document] > r->step;
-            r->forced += r->nominal[document] <= r->step;
         }
     }
 }
@@ -290,7 +288,9 @@ static bool take_drain_step(struct reference *r) {
     for (uint32_t b = 0; r->drain_next < r->drain_bins && b < r->options->micro_batches; b++) {
         for (uint32_t i = 0; i < bins[b].count; i++) {
             uint32_t document = bins[b].items[i];
-            r->outliers += band(r, document) >= 0 && !r->left_over[document];
+            bool outlier = band(r, document) >= 0 && !r->left_over[document];
+            r->outliers += outlier;
+            r->early += outlier && r->nominal[document] > r->step;
             documents++;
         }
     }
