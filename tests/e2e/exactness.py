@@ -6,7 +6,8 @@ import os
 
 import numpy
 
-from world import Oracle, World, main, shared_corpus, synthetic_documents, write_corpus
+from world import (Oracle, World, main, plan_digest, shared_corpus, synthetic_documents,
+                   write_corpus)
 
 
 def check_run(world, datasets, mesh, epochs, dump_steps=()):
@@ -24,6 +25,7 @@ def check_run(world, datasets, mesh, epochs, dump_steps=()):
     covered = collections.defaultdict(list)
     batches = 0
     for plan in world.plans():
+        assert plan["digest"] == plan_digest(plan), plan["step"]
         per_replica = len(plan["micro_batches"]) // dp_size
         for mb in plan["micro_batches"]:
             for d in mb["documents"]:
@@ -74,7 +76,7 @@ def test_three_epochs_of_the_real_corpora_with_the_chosen_layout():
 
 def test_three_epochs_of_the_real_corpora_with_each_layout_forced():
     datasets = shared_corpus()
-    for cp in (3, 8):
+    for cp in (2, 3, 4, 8):
         for layouts in ("per-sequence", "per-document"):
             corpus_run(datasets, cp, layouts, window=65536, micro_batches=8)
 

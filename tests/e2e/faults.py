@@ -247,13 +247,10 @@ def test_hostile_frames_close_their_own_connection_only():
         attack("response from a client", lambda r: r.frame(1, 2, 0, hello))
         attack("zero stream", lambda r: r.frame(0, 1, 0, hello))
 
-        raw = Raw(world.socket)
-        raw.frame(1, 1, 1, b"")
-        assert raw.receive() is None or True
+        attack("length 0", lambda r: r.frame(1, 1, 1, b""))
         raw = Raw(world.socket)
         raw.frame(1, 1, 1, b"\xff" * 40)
-        answer = raw.receive()
-        assert answer is None or Raw.response(answer[3])[0] != 0
+        assert Raw.response(raw.receive()[3])[0] == 3
 
         for cut in range(1, 10 + len(hello)):
             half = Raw(world.socket)
@@ -272,7 +269,7 @@ def test_hostile_frames_close_their_own_connection_only():
         world.stop()
 
 
-def test_ten_thousand_connections_one_after_the_other_and_many_idle_ones():
+def test_thousands_of_connections_one_after_the_other_and_many_idle_ones():
     with small_world() as world:
         world.start()
         rank = world.rank(0, cp=0, steps=100000, think_ms=2)

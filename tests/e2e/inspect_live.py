@@ -2,9 +2,10 @@
 """What an operator sees, while ranks are served and with the daemon down; and what memory is used."""
 
 import os
+import re
 import signal
 
-from world import World, main, synthetic_documents, write_corpus
+from world import ROOT, World, main, synthetic_documents, write_corpus
 
 
 def small_world(slots="auto", **plan):
@@ -132,6 +133,65 @@ def test_drain_ends_the_stream_for_every_rank_at_the_same_step_and_a_restart_goe
         lines = world.rank(0, cp=0, steps=2).finish(60)
         assert lines[0]["step"] == last + 1
         world.stop()
+
+
+def proto_types():
+    """(messages, enums) of ballast.proto: {message: [(field, type, repeated)]}, {enum: {value names}}."""
+    with open(os.path.join(ROOT, "proto/ballast.proto")) as f:
+        text = re.sub(r"//.*", "", f.read())
+    messages = {name: [(field, kind, bool(repeated)) for repeated, kind, field
+                       in re.findall(r"(repeated\s+)?(\w+)\s+(\w+)\s*=\s*\d+;", body)]
+                for name, body in re.findall(r"message (\w+) \{([^}]*)\}", text)}
+    enums = {name: set(re.findall(r"(\w+)\s*=", body)) for name, body in re.findall(r"enum (\w+) \{([^}]*)\}", text)}
+    return messages, enums
+
+
+def check_json(value, kind, types, where):
+    """Whether the value is a message, enum or scalar of ballast.proto, printed as promised."""
+    messages, enums = types
+    if kind in messages:
+        if value is None:
+            return
+        assert list(value) == [field for field, _, _ in messages[kind]], (where, list(value))
+        for field, inner, repeated in messages[kind]:
+            for one in value[field] if repeated else [value[field]]:
+                check_json(one, inner, types, f"{where}.{field}")
+    elif kind in enums:
+        assert value in enums[kind], (where, value)
+    elif kind == "bytes":
+        assert re.fullmatch("([0-9a-f]{2})*", value), (where, value)
+    elif kind == "bool":
+        assert isinstance(value, bool), (where, value)
+    elif kind == "string":
+        assert isinstance(value, str), (where, value)
+    else:
+        assert kind in ("uint32", "uint64") and isinstance(value, int), (where, kind, value)
+
+
+ANSWERS = {"status": "StatusResponse", "queues": "QueuesResponse", "delays": "DelaysResponse",
+           "corpus": "CorpusResponse", "config": "ConfigResponse", "plan": "PlanResponse"}
+
+
+def test_json_is_the_wire_message_with_every_field_of_the_proto():
+    types = proto_types()
+    assert len(types[0]) > 50 and types[0]["RankShard"][0] == ("fragments", "Fragment", True)
+    with small_world() as world:
+        world.start()
+        rank = world.rank(0, cp=0, steps=100000, think_ms=3)
+        world.wait_for(lambda: len(rank.lines()) > 20, "steps go by")
+        arguments = {"queues": ["--documents"], "plan": [2]}
+        for command, message in ANSWERS.items():
+            check_json(world.live(command, *arguments.get(command, [])), message, types, command)
+        plan = world.live("plan", 2)
+        assert plan["next"] == 0 and plan["plan"]["balance"] and plan["plan"]["release"]
+        assert all(shard["fragments"] for mb in plan["plan"]["micro_batches"]
+                   for shard in mb["sharding"]["ranks"])
+        check_json(world.live("drain"), "DrainResponse", types, "drain")
+        world.kill()
+        for command in ("status", "queues", "delays", "corpus", "config", "plan"):
+            answer = world.ctl_json("--config", world.config_path, "--state", world.state, command,
+                                    *arguments.get(command, []))
+            check_json(answer, ANSWERS[command], types, command)
 
 
 def memory_kb(pid):

@@ -85,6 +85,25 @@ def synthetic_documents(seed, count, longest, vocab=50000):
     return [rng.integers(0, vocab, n) for n in lengths]
 
 
+LAYOUTS = {"LAYOUT_PER_SEQUENCE": 1, "LAYOUT_PER_DOCUMENT": 2}
+
+
+def plan_digest(plan):
+    """The digest of a step, from its JSON alone."""
+    words = [plan["step"], len(plan["micro_batches"])]
+    for mb in sorted(plan["micro_batches"], key=lambda mb: (mb["dp"], mb["index"])):
+        words.append(len(mb["documents"]))
+        for d in mb["documents"]:
+            words += [d[k] for k in ("dataset", "document", "offset", "length", "nominal_step", "epoch")]
+        words += [mb["pad_tokens"], LAYOUTS[mb["sharding"]["layout"]], len(mb["sharding"]["ranks"])]
+        for rank in mb["sharding"]["ranks"]:
+            words.append(len(rank["fragments"]))
+            for f in rank["fragments"]:
+                words += [f["document"], f["start"], f["length"]]
+    words += [len(plan["pools"]), plan["loss_denominator"]]
+    return xxhash.xxh3_128(struct.pack(f"<{len(words)}Q", *words)).hexdigest()
+
+
 class Oracle:
     """What every rank must receive, computed from the .bin files and the plan alone."""
 
@@ -250,15 +269,10 @@ class World:
         return self.ctl_json("--config", self.config_path, "plan", "--step", step)["plan"]
 
     def plans(self):
-        """Every plan to the end of data."""
-        step = 0
-        while True:
-            done = self.ctl("--json", "--config", self.config_path, "plan", "--step", step, expect=None)
-            if done.returncode == 4:
-                return
-            assert done.returncode == 0, done.stderr
-            yield json.loads(done.stdout)["plan"]
-            step += 1
+        """Every plan to the end of data, which must come before step 100000."""
+        done = self.ctl("--json", "--config", self.config_path, "plan", "--fragments", "--steps", "0..99999",
+                        expect=4)
+        return json.loads(done.stdout)["steps"]
 
     def wait_for(self, condition, what, timeout=60):
         deadline = time.monotonic() + timeout
