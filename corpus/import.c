@@ -295,7 +295,7 @@ static int list_files(struct import *import) {
             options.output_count++;
             if (!import->options->force) {
                 return error_set(import->error, -EEXIST,
-                                 "%s: exists; give another prefix, or force to replace it",
+                                 "%s: exists; give another prefix, or --force to replace it",
                                  paths[i]);
             }
         }

@@ -210,7 +210,8 @@ static void verify_json(const char *prefix, const struct verify_result *result) 
 
 static void print_verified(const char *prefix, const struct verify_result *result) {
     printf("%s: %" PRIu64 " documents (%" PRIu64 " empty), %" PRIu64 " tokens, %s, all readable\n"
-           "lengths p50 %u, p90 %u, p99 %u, max %u; largest token id %" PRIu64 "; fingerprint %s\n",
+           "lengths p50 %u, p90 %u, p99 %u, max %u; largest token id %" PRIu64 "\n"
+           "fingerprint %s\n",
            prefix, result->documents, result->empty_documents, result->tokens,
            units_bytes(result->bytes).text, result->length_p50, result->length_p90,
            result->length_p99, result->length_max, result->token_max,

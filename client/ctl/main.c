@@ -40,7 +40,10 @@ static const struct command commands[] = {
      ctl_config},
     {"health", "one line and an exit code, for probes",
      "  ballastctl health --timeout 2s || echo 'not serving'\n", ctl_health},
-    {"drain", "stop reading new documents and empty the queues", "  ballastctl drain\n", ctl_drain},
+    {"drain", "plan no further step; serve those planned, then end",
+     "  ballastctl drain\n"
+     "  ballastctl health                          draining, finished\n",
+     ctl_drain},
     {"import", "a tree of text files to a Megatron dataset of byte tokens",
      "  ballastctl import /usr/share/doc/perl data/perl --suffixes pod,txt\n"
      "  ballastctl import /usr/share/man data/man --gz\n",

@@ -52,7 +52,11 @@ static void print_queues(const Ballast__V1__QueuesResponse *response) {
         const Ballast__V1__Queue *queue = response->queues[i];
         table_cell(&table, "%s", queue->name);
         table_cell(&table, "%" PRIu64, queue->length_min);
-        table_cell(&table, "%" PRIu64, queue->length_max);
+        if (queue->length_max > 0) {
+            table_cell(&table, "%" PRIu64, queue->length_max);
+        } else {
+            table_cell(&table, "-");
+        }
         table_cell(&table, "%" PRIu64, queue->documents);
         table_cell(&table, "%s", units_count(queue->tokens).text);
         table_cell(&table, "%" PRIu64, queue->released);

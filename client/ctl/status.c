@@ -123,8 +123,10 @@ int ctl_health(struct ctl *ctl, int argc, char **argv) {
 
 int ctl_drain(struct ctl *ctl, int argc, char **argv) {
     ctl_parse_none(ctl,
-                   "Tells the daemon to read no new documents and to empty its queues. Ranks then "
-                   "get the end of the data.",
+                   "Tells the daemon to plan no further step. The steps that are planned are still "
+                   "served, then ranks get the end of the data. What waits in the queues stays in "
+                   "the durable state: a daemon that is started again goes on where this one "
+                   "ended.",
                    argc, argv);
     Ballast__V1__DrainResponse *drain;
     (void)answers_choose(ctl, false);

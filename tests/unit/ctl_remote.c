@@ -301,8 +301,8 @@ static void queues_list_what_waits(void **state) {
     fake_stop(&fake);
     ran_expect(&ran, 0);
     assert_string_equal(ran.out, "NAME      FROM  TO  DOCS  TOKENS  RELEASED  OLDEST STEP\n"
-                                 "band 0       0   0     1   65.0K         0            8\n"
-                                 "leftover     0   0     0       0         0            -\n"
+                                 "band 0       0   -     1   65.0K         0            8\n"
+                                 "leftover     0   -     0       0         0            -\n"
                                  "\n"
                                  "NAME    DATASET  DOCUMENT  EPOCH  OFFSET  LENGTH  FROM STEP\n"
                                  "band 0        0       981      0       0   65000          8\n");
