@@ -1,0 +1,107 @@
+#!/usr/bin/python3
+"""What a user has after `cmake --install`: the README's trainer compiles there and gets all the data."""
+
+import contextlib
+import os
+import re
+import shlex
+import subprocess
+
+from world import BIN, ROOT, World, main, synthetic_documents, write_corpus
+
+
+def run(*command, **options):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@contextlib.contextmanager
+def installed():
+    """A world whose corpus ends, and an installation in a folder with a space in its name."""
+    with World() as world:
+        prefix = os.path.join(world.dir, "d")
+        write_corpus(prefix, synthetic_documents(8, 200, 3000))
+        world.config([("d", prefix, 1)], {
+            "corpus": {"epochs": 1},
+            "plan": {"window": 2048, "micro_batches": 4, "policy": "wlb:bands"},
+        })
+        world.prefix = os.path.join(world.dir, "pre fix")
+        run("cmake", "--install", os.path.dirname(BIN), "--prefix", world.prefix)
+        yield world
+
+
+def readme_program():
+    with open(os.path.join(ROOT, "README.md")) as f:
+        return re.search(r"^```c\n(.*?)^```$", f.read(), re.M | re.S)[1]
+
+
+def folder_of(world, name):
+    for folder, _, files in os.walk(world.prefix):
+        if name in files:
+            return folder
+    raise AssertionError(f"{name} is not installed")
+
+
+def compile_trainer(world):
+    source = os.path.join(world.dir, "trainer.c")
+    with open(source, "w") as f:
+        f.write(readme_program())
+    environment = {**os.environ, "PKG_CONFIG_PATH": folder_of(world, "ballast.pc")}
+    flags = shlex.split(run("pkg-config", "--cflags", "--libs", "ballast", env=environment))
+    program = os.path.join(world.dir, "trainer")
+    run("cc", "-Wall", "-Wextra", "-Werror", "-o", program, source, *flags)
+    return program
+
+
+def test_the_program_of_the_readme_has_25_lines():
+    assert len(readme_program().splitlines()) <= 25
+
+
+def test_the_program_of_the_readme_takes_all_the_data_from_the_installed_daemon():
+    with installed() as world:
+        program = compile_trainer(world)
+        world.start(bin_dir=os.path.join(world.prefix, "bin"))
+        environment = {**os.environ, "BALLAST_SOCKET": world.socket,
+                       "LD_LIBRARY_PATH": folder_of(world, "libballast.so")}
+        done = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "end of data\n"), done
+        status = world.live("status")
+        assert status["state"] == "finished" and status["committed_step"] == len(list(world.plans()))
+        dataset = status["datasets"][0]
+        assert dataset["delivered_tokens"] == dataset["tokens"] > 0
+        world.stop()
+
+
+def test_the_program_of_the_readme_says_why_it_cannot_go_on():
+    with installed() as world:
+        program = compile_trainer(world)
+        world.config([("d", os.path.join(world.dir, "d"), 1)], {"parallel": {"dp": 2}, "node": {"replicas": "1"}})
+        world.start()
+        environment = {**os.environ, "BALLAST_SOCKET": world.socket,
+                       "LD_LIBRARY_PATH": folder_of(world, "libballast.so")}
+        done = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and "replica 0 is not served here" in done.stderr, done
+        world.stop()
+
+
+def test_unit_user_manual_and_example_are_installed_and_agree():
+    with installed() as world:
+        program = os.path.join(world.prefix, "bin", "ballastd")
+        with open(os.path.join(folder_of(world, "ballastd.service"), "ballastd.service")) as f:
+            assert f"\nExecStart={program} --config /etc/ballast/ballast.conf\n" in f.read()
+        with open(os.path.join(world.prefix, "lib/sysusers.d/ballast.conf")) as f:
+            assert re.search("^u ballast ", f.read(), re.M)
+        example = os.path.join(folder_of(world, "ballast.conf.example"), "ballast.conf.example")
+        with open(example) as f:
+            assert f.read() == run(program, "--print-config")
+        assert folder_of(world, "ballastctl.1").endswith("man1")
+        version = run("pkg-config", "--modversion", "ballast",
+                      env={**os.environ, "PKG_CONFIG_PATH": folder_of(world, "ballast.pc")}).strip()
+        assert version in run(program, "--version")
+        assert version in run(os.path.join(world.prefix, "bin", "ballastctl"), "--version")
+        assert version in run(os.path.join(world.prefix, "bin", "ballast-rank"), "--version")
+
+
+if __name__ == "__main__":
+    main(globals())
