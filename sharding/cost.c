@@ -148,6 +148,19 @@ uint64_t tile_cost_ps(const struct tile_model *model, const struct fragment *fra
                          tile_direction_ps(model, &model->backward, &backward));
 }
 
+uint64_t tile_forward_ps(const struct tile_model *model, const struct fragment *fragments,
+                         uint32_t count) {
+    if (count == 0) {
+        return 0;
+    }
+    struct tile_load forward = {0};
+    struct tile_load backward = {0};
+    for (uint32_t i = 0; i < count;) {
+        i += tile_slice_add(model, fragments + i, count - i, &forward, &backward);
+    }
+    return tile_saturate(tile_direction_ps(model, &model->forward, &forward));
+}
+
 uint64_t tile_document_ps(const struct tile_model *model, uint32_t length) {
     if (length == 0) {
         return 0;

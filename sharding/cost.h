@@ -41,6 +41,10 @@ int tile_model_analytic(uint32_t head_dim, uint32_t q_heads, uint32_t kv_heads, 
 uint64_t tile_cost_ps(const struct tile_model *model, const struct fragment *fragments,
                       uint32_t count);
 
+/* The forward part of tile_cost_ps alone. */
+uint64_t tile_forward_ps(const struct tile_model *model, const struct fragment *fragments,
+                         uint32_t count);
+
 /* Work of a whole document in SM-picoseconds divided by the SMs in use: the time it adds to a full
  * machine, one layer, forward + backward, without launch. Monotone in length; 0 for 0. */
 uint64_t tile_document_ps(const struct tile_model *model, uint32_t length);
