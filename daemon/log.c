@@ -1,16 +1,21 @@
 /* log: see log.h. */
 #include "daemon/log.h"
 
+#include "daemon/journal.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#define LOG_LINE_BYTES 1024u
+#define LOG_LINE_BYTES       1024u
+#define LOG_SUPPRESSED_BYTES 24u                  /* of a line, for " suppressed=N" */
+#define LOG_ENTRY_BYTES      (3 * LOG_LINE_BYTES) /* the line, and its pairs again */
 
 static int log_threshold = LOG_INFO;
 static bool log_journal;
@@ -56,24 +61,34 @@ static bool log_admit(struct log_site *site) {
     return false;
 }
 
+static bool log_to_journal(int level, const char *component, const char *text) {
+    char entry[LOG_ENTRY_BYTES];
+    size_t bytes = journal_entry(level, component, text, entry, sizeof entry);
+    return journal_send(JOURNAL_SOCKET, entry, bytes) == 0;
+}
+
 void log_write(struct log_site *site, int level, const char *component, const char *format, ...) {
-    char text[LOG_LINE_BYTES], prefix[8] = "", more[48] = "";
+    char text[LOG_LINE_BYTES], prefix[8] = "";
     va_list arguments;
     if (level > log_threshold || !log_admit(site)) {
         return;
     }
     va_start(arguments, format);
-    (void)vsnprintf(text, sizeof text, format, arguments);
+    (void)vsnprintf(text, sizeof text - LOG_SUPPRESSED_BYTES, format, arguments);
     va_end(arguments);
     for (char *at = text; *at != '\0'; at++) {
         *at = (unsigned char)*at < ' ' ? ' ' : *at;
     }
+    if (site->suppressed > 0) {
+        (void)snprintf(text + strlen(text), LOG_SUPPRESSED_BYTES, " suppressed=%" PRIu32,
+                       site->suppressed);
+        site->suppressed = 0;
+    }
+    if (log_journal && log_to_journal(level, component, text)) {
+        return;
+    }
     if (log_journal) {
         (void)snprintf(prefix, sizeof prefix, "<%d>", level);
     }
-    if (site->suppressed > 0) {
-        (void)snprintf(more, sizeof more, " suppressed=%" PRIu32, site->suppressed);
-        site->suppressed = 0;
-    }
-    (void)fprintf(stderr, "%s%-7s %s: %s%s\n", prefix, level_names[level], component, text, more);
+    (void)fprintf(stderr, "%s%-7s %s: %s\n", prefix, level_names[level], component, text);
 }

@@ -2,9 +2,9 @@
  *
  *     info  session: rank connected dp=0 pp=0 cp=1 tp=0 pid=4711 uid=1000
  *
- * To stderr; with "<N>" in front, which journald turns into priorities, when stderr is the journal.
- * At most LOG_BURST lines a second from one call site; what was left out is said with the next
- * line. Loop thread only. */
+ * To stderr. When stderr is the journal, as an entry with fields (journal.h) instead; with "<N>" in
+ * front, which journald turns into priorities, should that not be possible. At most LOG_BURST lines
+ * a second from one call site; what was left out is said with the next line. Loop thread only. */
 #ifndef BALLAST_DAEMON_LOG_H
 #define BALLAST_DAEMON_LOG_H
 

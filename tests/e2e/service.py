@@ -3,6 +3,8 @@
 
 import array
 import os
+import pwd
+import re
 import resource
 import signal
 import socket
@@ -12,7 +14,7 @@ import subprocess
 import time
 
 from faults import Raw, closed, small_world
-from world import BIN, in_order, main
+from world import BIN, Skip, in_order, main
 
 
 def daemon_output(world, *arguments):
@@ -246,6 +248,65 @@ def test_a_file_that_shrinks_ends_the_streams_that_need_it_with_its_name():
         os.truncate(os.path.join(world.dir, "d.bin"), size)
         world.rank(0, cp=0, steps=3).finish(60)
         world.stop()
+
+
+def test_the_service_manager_is_told():
+    with small_world() as world, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        path = os.path.join(world.dir, "notify")
+        notify.bind(path)
+        notify.settimeout(10)
+        told = []
+
+        def wait_to_hear(prefix):
+            while not any(line.startswith(prefix) for line in told):
+                told.extend(notify.recv(65536).decode().splitlines())
+            heard = next(line for line in told if line.startswith(prefix))
+            told.clear()
+            return heard
+
+        world.start(ready=False, environment={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "600000"})
+        wait_to_hear("READY=1")
+        wait_to_hear("WATCHDOG=1")
+        wait_to_hear("STATUS=serving 0/4 ranks, step 0")
+        world.rank(0, cp=0, steps=3).finish(60)
+        world.daemon.send_signal(signal.SIGHUP)
+        wait_to_hear("RELOADING=1")
+        wait_to_hear("READY=1")
+        world.daemon.send_signal(signal.SIGTERM)
+        wait_to_hear("STOPPING=1")
+        assert world.daemon.wait(15) == 0
+
+
+def test_with_the_journal_behind_stderr_lines_have_a_priority_or_fields():
+    with small_world() as world:
+        open(world.daemon_log, "w").close()
+        stream = os.stat(world.daemon_log)
+        world.start(environment={"JOURNAL_STREAM": f"{stream.st_dev}:{stream.st_ino}"})
+        world.stop()
+        if os.path.exists("/run/systemd/journal/socket"):
+            raise Skip("a journal runs here and took the lines")
+        lines = log(world).splitlines()
+        assert lines and all(re.match(r"<[3-7]>(error|warning|notice|info|debug) +\w+: ", line) for line in lines), lines
+        assert any(re.search(r" socket=\S+ step=0 slots=\d+", line) for line in lines), lines
+
+
+def test_a_user_may_be_served_without_administering_and_the_other_way_round():
+    if os.geteuid() != 0:
+        raise Skip("needs root to be somebody else")
+    nobody = pwd.getpwnam("nobody").pw_uid
+    for key, served, answered in (("allow_uids", 0, 1), ("admin_uids", 1, 0)):
+        with small_world(daemon={key: nobody}) as world:
+            world.start()
+            os.chmod(world.dir, 0o755)
+            for path in (world.socket, world.socket + ".data"):
+                os.chmod(path, 0o666)
+            for program, code in ((["ballast-rank", "--cp", "0", "--steps", "2"], served),
+                                  (["ballastctl", "status"], answered)):
+                done = subprocess.run([os.path.join(BIN, program[0]), "--socket", world.socket, *program[1:]],
+                                      user=nobody, capture_output=True, text=True, timeout=60)
+                assert done.returncode == code, (key, program, done.stderr)
+                assert code == 0 or "not allowed" in done.stderr, (key, program, done.stderr)
+            world.stop()
 
 
 def test_reload_changes_users_and_log_level_and_nothing_else():

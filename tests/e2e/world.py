@@ -219,7 +219,7 @@ class World:
                     f.write(f"{key} = {value}\n")
                 f.write("\n")
 
-    def start(self, *arguments, bin_dir=None, ready=True, timeout=60, **popen):
+    def start(self, *arguments, bin_dir=None, ready=True, timeout=60, environment=None, **popen):
         """Starts ballastd and waits for READY=1; returns the process."""
         notify_path = os.path.join(self.dir, f"notify.{time.monotonic_ns()}")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
@@ -228,7 +228,7 @@ class World:
             with open(self.daemon_log, "a") as log:
                 self.daemon = subprocess.Popen(
                     [os.path.join(bin_dir or BIN, "ballastd"), "--config", self.config_path, *arguments],
-                    stderr=log, stdout=log, env={**os.environ, "NOTIFY_SOCKET": notify_path}, **popen)
+                    stderr=log, stdout=log, env={**os.environ, "NOTIFY_SOCKET": notify_path, **(environment or {})}, **popen)
             deadline = time.monotonic() + timeout
             while ready:
                 with contextlib.suppress(TimeoutError):
