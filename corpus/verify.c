@@ -1,6 +1,6 @@
 /* verify: see verify.h. */
 #include "corpus/verify.h"
-#include "corpus/megatron.h"
+#include "corpus/convert.h"
 
 #include <assert.h>
 #include <endian.h>
@@ -11,15 +11,11 @@
 
 #define CHUNK_BYTES (1u << 20)
 
-static bool is_signed(uint8_t dtype) {
-    return dtype == MEGATRON_I16 || dtype == MEGATRON_I32 || dtype == MEGATRON_I64;
-}
-
 /* Greatest legal id. Signed tokens are compared as unsigned ones: a negative id is then above the
  * greatest positive one. */
 static uint64_t greatest_id(const struct dataset *dataset, uint64_t vocab) {
-    uint32_t bits = 8 * dataset_width(dataset) - is_signed(dataset_dtype(dataset));
-    uint64_t greatest = bits >= 32 ? UINT32_MAX : (UINT64_C(1) << bits) - 1;
+    uint32_t bits = 8 * dataset_width(dataset) - convert_is_signed(dataset_dtype(dataset));
+    uint64_t greatest = bits >= 31 ? INT32_MAX : (UINT64_C(1) << bits) - 1;
     return vocab > 0 && vocab - 1 < greatest ? vocab - 1 : greatest;
 }
 
@@ -109,7 +105,7 @@ static int refuse_token(const struct dataset *dataset, const uint8_t *chunk, uin
     }
     uint64_t token = token_at(chunk + at, width);
     uint64_t sign = UINT64_C(1) << (8 * width - 1);
-    bool negative = is_signed(dataset_dtype(dataset)) && (token & sign) != 0;
+    bool negative = convert_is_signed(dataset_dtype(dataset)) && (token & sign) != 0;
     return error_set(
         error, -EBADMSG,
         "corpus '%s': %s: document %" PRIu64 ": token id %s%" PRIu64 " at offset %" PRIu64

@@ -16,7 +16,7 @@ struct verify_result {
     uint8_t fingerprint[16];
 };
 
-/* vocab 0: ids are only checked against the dtype: not negative, and below 2^32, the widest that is
+/* vocab 0: ids are only checked against the dtype: not negative, and below 2^31, the widest that is
  * delivered. `progress` may be NULL; called with bytes done and bytes in all, every 1 MB.
  * -EBADMSG or -EIO with document, file and byte offset of the first offence. */
 int verify_dataset(const struct dataset *dataset, uint64_t vocab,

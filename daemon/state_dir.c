@@ -13,8 +13,6 @@
 
 #define RESERVE      "ballast.reserve"
 #define HEADER_BYTES 100 /* of a SQLite file */
-#define RECOVERY_HINT                                                                              \
-    "restore the folder from a backup, or move it away to start the job from step 0"
 
 /* statfs f_type of what is not a local disk. */
 static const struct {
@@ -157,8 +155,9 @@ static int read_header(const struct state_dir *dir, uint8_t header[HEADER_BYTES]
         return error_set(error, -failure, "%s/%s: %s", dir->path, STATE_DB, strerror(failure));
     }
     if (count < HEADER_BYTES) {
-        return error_set(error, -EBADMSG, "%s/%s is damaged: it has %zd bytes; " RECOVERY_HINT,
-                         dir->path, STATE_DB, count);
+        return error_set(error, -EBADMSG,
+                         "%s/%s is damaged: it has %zd bytes; " STATE_RECOVERY_HINT, dir->path,
+                         STATE_DB, count);
     }
     *file_bytes = (uint64_t)info.st_size;
     return 0;
@@ -178,17 +177,19 @@ int state_dir_inspect(const struct state_dir *dir, uint32_t application_id, stru
     file.wal = file_bytes_at(dir, STATE_DB "-wal") > 0;
     if (!file.exists) {
         *out = file;
-        return file.wal ? error_set(error, -EBADMSG, "%s has a %s-wal but no %s; " RECOVERY_HINT,
-                                    dir->path, STATE_DB, STATE_DB)
-                        : 0;
+        return file.wal
+                   ? error_set(error, -EBADMSG, "%s has a %s-wal but no %s; " STATE_RECOVERY_HINT,
+                               dir->path, STATE_DB, STATE_DB)
+                   : 0;
     }
     int code = read_header(dir, header, &file_bytes, error);
     if (code < 0) {
         return code;
     }
     if (memcmp(header, "SQLite format 3", 16) != 0) {
-        return error_set(error, -EBADMSG, "%s/%s is damaged: no SQLite header; " RECOVERY_HINT,
-                         dir->path, STATE_DB);
+        return error_set(error, -EBADMSG,
+                         "%s/%s is damaged: no SQLite header; " STATE_RECOVERY_HINT, dir->path,
+                         STATE_DB);
     }
     if (be32(header + 68) != application_id) {
         return error_set(error, -EINVAL,
@@ -201,7 +202,7 @@ int state_dir_inspect(const struct state_dir *dir, uint32_t application_id, stru
     file.shorter = file_bytes < stated_bytes;
     if (file.shorter && !file.wal) {
         return error_set(error, -EBADMSG,
-                         "%s/%s is damaged: %" PRIu64 " bytes of %" PRIu64 "; " RECOVERY_HINT,
+                         "%s/%s is damaged: %" PRIu64 " bytes of %" PRIu64 "; " STATE_RECOVERY_HINT,
                          dir->path, STATE_DB, file_bytes, stated_bytes);
     }
     *out = file;

@@ -18,6 +18,8 @@
 #define STATE_DB            "ballast.db"
 #define STATE_DB_NEW        "ballast.db.new"
 #define STATE_RESERVE_BYTES (4u << 20)
+#define STATE_RECOVERY_HINT                                                                        \
+    "restore the folder from a backup, or move it away to start the job from step 0"
 
 struct state_dir {
     char path[PATH_MAX];

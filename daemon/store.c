@@ -22,8 +22,6 @@
 
 #define APPLICATION_ID 0x424c5354u /* 'BLST' */
 #define SCHEMA_VERSION 1
-#define RECOVERY_HINT                                                                              \
-    "restore the folder from a backup, or move it away to start the job from step 0"
 
 /* The numbers of a step row: column and member, in schema.sql's order. */
 #define STEP_NUMBERS(X)                                                                            \
@@ -116,8 +114,8 @@ static int store_failed(struct store *store, int result, const char *what, struc
     case SQLITE_NOTADB:
     case SQLITE_ERROR: /* the schema is not ours */
         store->finished = -EBADMSG;
-        return error_set(error, -EBADMSG, "%s: %s/%s is damaged: %s; " RECOVERY_HINT, what, path,
-                         STATE_DB, sqlite3_errmsg(store->db));
+        return error_set(error, -EBADMSG, "%s: %s/%s is damaged: %s; " STATE_RECOVERY_HINT, what,
+                         path, STATE_DB, sqlite3_errmsg(store->db));
     default:
         if (result == SQLITE_IOERR_NOMEM) {
             return error_set(error, -ENOMEM, "%s: out of memory", what);
@@ -137,7 +135,7 @@ static int refuse_finished(const struct store *store, struct error *error) {
 
 static int damaged(struct store *store, const char *what, struct error *error) {
     store->finished = -EBADMSG;
-    return error_set(error, -EBADMSG, "%s/%s is damaged: %s; " RECOVERY_HINT, store->dir.path,
+    return error_set(error, -EBADMSG, "%s/%s is damaged: %s; " STATE_RECOVERY_HINT, store->dir.path,
                      STATE_DB, what);
 }
 

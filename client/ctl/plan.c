@@ -5,6 +5,7 @@
 #include "client/ctl/summary.h"
 #include "client/ctl/table.h"
 #include "client/ctl/units.h"
+#include "sharding/layout.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -145,21 +146,10 @@ static void print_head(const Ballast__V1__StepPlan *plan) {
            units_count(release.waiting_tokens).text, release.leftovers);
 }
 
+/* "-" for a layout of a newer daemon. */
 static const char *layout_text(Ballast__V1__Layout layout) {
-    switch ((int)layout) {
-    case BALLAST__V1__LAYOUT__LAYOUT_PER_SEQUENCE:
-        return "per-sequence";
-    case BALLAST__V1__LAYOUT__LAYOUT_PER_DOCUMENT:
-        return "per-document";
-    case BALLAST__V1__LAYOUT__LAYOUT_VARIABLE_DEGREE:
-        return "variable";
-    case BALLAST__V1__LAYOUT__LAYOUT_HYBRID:
-        return "hybrid";
-    case BALLAST__V1__LAYOUT__LAYOUT_ULYSSES:
-        return "ulysses";
-    default:
-        return "-";
-    }
+    const char *name = layout_name((enum layout)layout);
+    return name != NULL ? name : "-";
 }
 
 /* Slowest rank over the mean, ppm. */
