@@ -374,11 +374,26 @@ static void data_conn_ready(uv_poll_t *poll, int status, int events) {
     data_conn_close(data);
 }
 
+/* When all places are taken the one that kept its token back the longest loses its own. */
+static void data_conn_make_room(struct server *server) {
+    if (server->data_count < SERVER_DATA_MAX) {
+        return;
+    }
+    struct data_conn *oldest = server->data_conns[0];
+    for (uint32_t i = 1; i < server->data_count; i++) {
+        if (server->data_conns[i]->start_ns < oldest->start_ns) {
+            oldest = server->data_conns[i];
+        }
+    }
+    data_conn_close(oldest);
+}
+
+/* A client sends its token at once, so mostly the connection is served and gone before it waits. */
 static void server_admit_data(struct server *server, int fd) {
     struct session_peer peer;
     struct data_conn *data = NULL;
-    if (server->data_count < SERVER_DATA_MAX && server_identify(server, fd, &peer) == 0 &&
-        peer.may_serve) {
+    data_conn_make_room(server);
+    if (server_identify(server, fd, &peer) == 0 && peer.may_serve) {
         data = calloc(1, sizeof *data);
     }
     if (data == NULL || uv_poll_init(server->loop, &data->poll, fd) < 0) {
@@ -393,6 +408,7 @@ static void server_admit_data(struct server *server, int fd) {
     server->handles++;
     server->data_conns[server->data_count++] = data;
     (void)uv_poll_start(&data->poll, UV_READABLE | UV_DISCONNECT, data_conn_ready);
+    data_conn_ready(&data->poll, 0, UV_READABLE);
 }
 
 static void server_data_ready(uv_poll_t *poll, int status, int events) {

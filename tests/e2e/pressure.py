@@ -2,12 +2,14 @@
 """Loads that go to the limits: memory, answers that nobody reads, plans as large as they get."""
 
 import os
+import signal
+import socket
 import time
 
 import numpy
 
-from faults import Raw
-from service import memory
+from faults import Raw, small_world
+from service import field, hello, memory
 from world import World, main, write_corpus
 
 MEMORY_KB = 64 * 1024  # beside the slab
@@ -26,6 +28,14 @@ def world_of_tiny_documents():
         "parallel": {"cp": 4},
     })
     return world
+
+
+def data_connection(world, token):
+    data = socket.socket(socket.AF_UNIX)
+    data.settimeout(5)
+    data.connect(world.socket + ".data")
+    data.sendall(token)
+    return data
 
 
 def most_memory(world, seconds, until=lambda: False):
@@ -65,6 +75,26 @@ def test_a_rank_far_behind_does_not_fill_the_memory_with_plans():
         print(f"      {most} KB")
         assert len(fast.lines()) > 40 * 8 and most < MEMORY_KB
         world.kill()
+
+
+def test_the_slab_is_handed_to_many_ranks_at_once_and_past_those_who_keep_tokens_back():
+    with small_world(parallel={"dp": 2, "cp": 100}) as world:
+        world.start()
+        ranks = [Raw(world.socket) for _ in range(199)]
+        tokens = [field(hello(raw, i % 2, i // 2), 9) for i, raw in enumerate(ranks)]
+        world.daemon.send_signal(signal.SIGSTOP)
+        burst = [data_connection(world, token) for token in tokens]
+        world.daemon.send_signal(signal.SIGCONT)
+        assert all(data.recv(1) for data in burst), "a rank was turned away"
+        for raw in ranks:
+            raw.socket.close()
+        keepers = [data_connection(world, b"x") for _ in range(64)]
+        started = time.monotonic()
+        world.rank(0, cp=0, steps=1).finish(30)
+        assert time.monotonic() - started < 2, "who keeps tokens back keeps ranks out"
+        for data in keepers:
+            data.close()
+        world.stop()
 
 
 if __name__ == "__main__":
