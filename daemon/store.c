@@ -718,11 +718,28 @@ int store_prune(struct store *store, uint64_t oldest_step_kept, struct error *er
     return group_end(store, store_run(store, STATEMENT_PRUNE, "prune", error));
 }
 
+/* Whether the file that was written is still the one that the next start will find. */
+static int check_in_place(struct store *store, struct error *error) {
+    int moved = 0;
+    (void)sqlite3_file_control(store->db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
+    if (moved == 0) {
+        return 0;
+    }
+    store->finished = -EIO;
+    return error_set(error, -EIO,
+                     "commit: %s/%s was removed or replaced while it was open; stop: restore the "
+                     "folder from a backup, or start without it from step 0",
+                     store->dir.path, STATE_DB);
+}
+
 int store_commit(struct store *store, struct error *error) {
     assert(store->grouping);
     int code = store_run(store, STATEMENT_COMMIT, "commit", error);
     if (code == 0) {
         store->grouping = false;
+        code = check_in_place(store, error);
+    }
+    if (code == 0) {
         state_dir_keep_reserve(&store->dir);
     }
     return group_end(store, code);

@@ -2,6 +2,7 @@
 """Loads that go to the limits: memory, answers that nobody reads, plans as large as they get."""
 
 import os
+import shutil
 import signal
 import socket
 import time
@@ -9,7 +10,7 @@ import time
 import numpy
 
 from faults import Raw, small_world
-from service import field, hello, memory
+from service import field, hello, log, memory
 from world import World, main, write_corpus
 
 MEMORY_KB = 64 * 1024  # beside the slab
@@ -95,6 +96,16 @@ def test_the_slab_is_handed_to_many_ranks_at_once_and_past_those_who_keep_tokens
         for data in keepers:
             data.close()
         world.stop()
+
+
+def test_nothing_is_acknowledged_once_the_state_was_removed():
+    with small_world() as world:
+        world.start()
+        ranks = [world.rank(d, cp=c, think_ms=1) for d in range(2) for c in range(2)]
+        world.wait_for(lambda: all(len(r.lines()) > 4 for r in ranks), "all are served")
+        shutil.rmtree(world.state)
+        assert world.daemon.wait(10) == 74
+        assert "ballast.db was removed or replaced" in log(world)
 
 
 if __name__ == "__main__":
