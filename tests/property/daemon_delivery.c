@@ -204,6 +204,12 @@ static bool sim_congested(const struct session *session) {
     return false;
 }
 
+static bool sim_crowded(const struct session *session, size_t bytes) {
+    (void)session;
+    (void)bytes;
+    return false;
+}
+
 static enum session_answer sim_plan(struct session *session, uint64_t step,
                                     const struct step_plan **plan, struct error *error) {
     (void)session;
@@ -259,6 +265,7 @@ static void sim_log(struct session *session, int level, const char *text) {
 static const struct session_ops sim_ops = {
     .send = sim_send,
     .congested = sim_congested,
+    .crowded = sim_crowded,
     .plan = sim_plan,
     .take = sim_take,
     .release = sim_release,
