@@ -316,18 +316,19 @@ void admin_forget(struct admin *admin, const struct session *session) {
 static void admin_use(const struct daemon *daemon, Ballast__V1__Setting *out) {
     const struct {
         const char *name;
-        uint64_t used, high_water;
+        struct daemon_use use;
     } limits[] = {
-        {"slab.slots", daemon->slab.used, daemon->slab.used_high_water},
-        {"limits.connections", daemon->server.admitted, daemon->server.conn_high_water},
-        {"queues.waiting_max", daemon->waiting, daemon->waiting_high_water},
-        {"plan.documents_max", daemon->documents, daemon->documents_high_water},
-        {"daemon.ahead_steps", daemon->plans.count, daemon->plans_high_water},
+        {"slab.slots", {daemon->slab.used, daemon->slab.used_high_water}},
+        {"limits.connections", {daemon->server.admitted, daemon->server.conn_high_water}},
+        {"queues.waiting_max", daemon->waiting},
+        {"queues.max_backlog", daemon->backlog},
+        {"plan.documents_max", daemon->documents},
+        {"daemon.ahead_steps", daemon->ahead_steps},
     };
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         if (strcmp(limits[i].name, out->name) == 0) {
-            out->used = limits[i].used;
-            out->high_water = limits[i].high_water;
+            out->used = limits[i].use.now;
+            out->high_water = limits[i].use.most;
         }
     }
 }

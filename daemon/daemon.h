@@ -40,6 +40,11 @@ struct daemon_replay {
     struct error error;
 };
 
+/* How much of a limit is in use: now, and at most since the start. */
+struct daemon_use {
+    uint64_t now, most;
+};
+
 struct daemon {
     /* Immutable after start. */
     const struct daemon_options *options;
@@ -96,9 +101,10 @@ struct daemon {
     int exit_code;
     struct daemon_replay replays[DAEMON_REPLAYS_MAX];
     uint32_t replay_count;
-    uint32_t plans_high_water;
-    uint32_t waiting, waiting_high_water;     /* parts held after the newest planned step */
-    uint32_t documents, documents_high_water; /* parts of the newest planned step */
+    struct daemon_use ahead_steps; /* planned beyond the step of the fastest rank */
+    struct daemon_use waiting;     /* parts held after the newest planned step */
+    struct daemon_use backlog;     /* the same in tokens, steps' worth */
+    struct daemon_use documents;   /* parts of the newest planned step */
     struct samples plan_ns;
     struct samples wait_ns;
 };

@@ -46,17 +46,18 @@ static void turn_remember(struct daemon *daemon, struct ahead_result *result) {
     }
 }
 
-static uint32_t turn_larger(uint32_t a, uint32_t b) {
-    return a > b ? a : b;
+static void turn_use(struct daemon_use *use, uint64_t now) {
+    use->now = now;
+    use->most = now > use->most ? now : use->most;
 }
 
 static void turn_measure(struct daemon *daemon, const struct ahead_result *result) {
-    samples_add(&daemon->plan_ns, result->plan->plan_ns);
-    daemon->balance = result->plan->balance;
-    daemon->waiting = result->waiting;
-    daemon->waiting_high_water = turn_larger(daemon->waiting_high_water, daemon->waiting);
-    daemon->documents = result->plan->document_count;
-    daemon->documents_high_water = turn_larger(daemon->documents_high_water, daemon->documents);
+    const struct step_plan *plan = result->plan;
+    samples_add(&daemon->plan_ns, plan->plan_ns);
+    daemon->balance = plan->balance;
+    turn_use(&daemon->waiting, result->waiting);
+    turn_use(&daemon->backlog, plan->release.waiting_tokens / daemon->config->plan.step_tokens);
+    turn_use(&daemon->documents, plan->document_count);
 }
 
 static void turn_planned(struct daemon *daemon, struct ahead_result *result) {
@@ -73,7 +74,6 @@ static void turn_planned(struct daemon *daemon, struct ahead_result *result) {
         return;
     }
     daemon->planned_end = result->step + 1;
-    daemon->plans_high_water = turn_larger(daemon->plans_high_water, daemon->plans.count);
 }
 
 static void turn_ended(struct daemon *daemon, uint64_t step) {
@@ -243,8 +243,11 @@ static void turn_extend(struct daemon *daemon) {
     uint64_t ahead = turn_affordable(daemon, daemon->config->ahead_steps);
     uint64_t undurable = turn_affordable(daemon, DAEMON_UNDURABLE_MAX);
     uint64_t fastest = 0;
-    if (!roster_fastest_step(&daemon->roster, &fastest) ||
-        fastest < daemon->roster.committed_step) {
+    if (roster_fastest_step(&daemon->roster, &fastest)) {
+        turn_use(&daemon->ahead_steps,
+                 daemon->planned_end > fastest ? daemon->planned_end - fastest - 1 : 0);
+    }
+    if (fastest < daemon->roster.committed_step) {
         fastest = daemon->roster.committed_step;
     }
     uint64_t known = daemon->planned_end > daemon->recovered.steps_end

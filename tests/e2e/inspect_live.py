@@ -36,6 +36,15 @@ def check_queues(answer):
     return waiting
 
 
+def check_limits(world):
+    """Every limit that is in use shows it, within its bound."""
+    limits = {s["name"]: s for s in world.live("config")["settings"] if s["high_water"] > 0}
+    assert set(limits) >= {"slab.slots", "limits.connections", "queues.waiting_max", "plan.documents_max",
+                           "daemon.ahead_steps"}, set(limits)
+    for name, limit in limits.items():
+        assert limit["used"] <= limit["high_water"] <= int(limit["value"]), (name, limit)
+
+
 def settled(world):
     """The status once all that may be planned is planned and durable."""
     seen = {}
@@ -96,6 +105,7 @@ def test_queues_plans_delays_and_corpus_live_and_with_the_daemon_down():
         assert world.live("delays")["datasets"][0]["name"] == "d"
         assert any(s["name"] == "plan.window" and s["value"] == "8192"
                    for s in world.live("config")["settings"])
+        check_limits(world)
         for rank in ranks:
             rank.process.send_signal(signal.SIGTERM)
         for rank in ranks:
