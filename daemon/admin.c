@@ -149,7 +149,7 @@ static void admin_queues(struct admin *admin, struct session *session, uint32_t 
     const struct plan_state *state = admin_state(admin, session, stream);
     if (state != NULL) {
         Ballast__V1__QueuesResponse *out = message_queues(
-            &admin->daemon->arena, state, &admin->daemon->config->plan.bands, request->documents);
+            &admin->daemon->arena, state, &admin->daemon->config->plan, request->documents);
         session_answer(session, stream, out == NULL ? NULL : &out->base);
     }
 }

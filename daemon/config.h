@@ -24,7 +24,7 @@
 #define CONFIG_DATASET_NAME_BYTES 41u
 #define CONFIG_UIDS_MAX           64u
 #define CONFIG_REPLICAS_MAX       4096u
-#define CONFIG_KEYS_MAX           64u
+#define CONFIG_KEYS_MAX           96u
 #define CONFIG_WEIGHT_ONE         1000000u /* a weight of 1 in catalog_entry.weight */
 
 struct config {

@@ -185,6 +185,105 @@ static void decimal_allowed(const struct config_key *key, char *out, size_t byte
 
 const struct config_kind kind_decimal = {decimal_parse, decimal_print, decimal_allowed};
 
+static bool is_auto(const struct config_key *key, const char *text) {
+    return strcmp(text, key->words) == 0;
+}
+
+static bool prints_auto(const struct config_key *key, const struct config *config, char *out) {
+    bool holds = field_load(key, config) == LEVEL_AUTO;
+    if (holds) {
+        (void)snprintf(out, CONFIG_VALUE_BYTES, "%s", key->words);
+    }
+    return holds;
+}
+
+static int parameter_parse(const struct config_key *key, const char *text, struct config *config) {
+    if (is_auto(key, text)) {
+        field_store(key, config, LEVEL_AUTO);
+        return 0;
+    }
+    uint64_t value;
+    int code = count_parse_at(key, &text, &value);
+    if (code < 0 || *text != '\0') {
+        return -EINVAL;
+    }
+    field_store(key, config, value);
+    return 0;
+}
+
+static void parameter_print(const struct config_key *key, const struct config *config, char *out) {
+    if (!prints_auto(key, config, out)) {
+        (void)snprintf(out, CONFIG_VALUE_BYTES, "%llu",
+                       (unsigned long long)field_load(key, config));
+    }
+}
+
+const struct config_kind kind_parameter = {parameter_parse, parameter_print, count_allowed};
+
+/* Millionths, written with `digits` digits after the point and `suffix` behind them. */
+static int fraction_parse(const struct config_key *key, const char *text, unsigned digits,
+                          const char *suffix, struct config *config) {
+    char number[32];
+    size_t length = strlen(text);
+    size_t suffix_length = strlen(suffix);
+    uint64_t value = LEVEL_AUTO;
+    if (!is_auto(key, text)) {
+        if (length < suffix_length || length - suffix_length >= sizeof number ||
+            strcmp(text + length - suffix_length, suffix) != 0) {
+            return -EINVAL;
+        }
+        memcpy(number, text, length - suffix_length);
+        number[length - suffix_length] = '\0';
+        if (config_decimal_parse(number, digits, &value) < 0 || in_range(key, value) < 0) {
+            return -EINVAL;
+        }
+    }
+    field_store(key, config, value);
+    return 0;
+}
+
+static void fraction_allowed(const struct config_key *key, unsigned digits, const char *suffix,
+                             char *out, size_t bytes) {
+    char low[32];
+    char high[32];
+    config_decimal_print(key->min, digits, low, sizeof low);
+    config_decimal_print(key->max, digits, high, sizeof high);
+    (void)snprintf(out, bytes, "%s, or %s%s to %s%s", key->words, low, suffix, high, suffix);
+}
+
+static int percent_parse(const struct config_key *key, const char *text, struct config *config) {
+    return fraction_parse(key, text, 4, "%", config);
+}
+
+static void percent_print(const struct config_key *key, const struct config *config, char *out) {
+    if (!prints_auto(key, config, out)) {
+        config_decimal_print(field_load(key, config), 4, out, CONFIG_VALUE_BYTES - 1);
+        strcat(out, "%");
+    }
+}
+
+static void percent_allowed(const struct config_key *key, char *out, size_t bytes) {
+    fraction_allowed(key, 4, "%", out, bytes);
+}
+
+const struct config_kind kind_percent = {percent_parse, percent_print, percent_allowed};
+
+static int steps_parse(const struct config_key *key, const char *text, struct config *config) {
+    return fraction_parse(key, text, 6, "", config);
+}
+
+static void steps_print(const struct config_key *key, const struct config *config, char *out) {
+    if (!prints_auto(key, config, out)) {
+        config_decimal_print(field_load(key, config), 6, out, CONFIG_VALUE_BYTES);
+    }
+}
+
+static void steps_allowed(const struct config_key *key, char *out, size_t bytes) {
+    fraction_allowed(key, 6, "", out, bytes);
+}
+
+const struct config_kind kind_steps = {steps_parse, steps_print, steps_allowed};
+
 /* Number of `text` in the list "a|b|c", -1 if it is not there. */
 static int word_index(const char *words, const char *text) {
     size_t length = strlen(text);

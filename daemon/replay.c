@@ -34,8 +34,8 @@ static int replay_load(struct replay *replay, const struct replay_row *row, stru
         return error_set(error, -EBADMSG, "its state is that of step %" PRIu64,
                          replay->state->step);
     }
-    code = planner_check_state(replay->planner, replay->state, error);
-    return code < 0 ? code : corpus_source_check(replay->source, &replay->state->cursor, error);
+    code = corpus_source_check(replay->source, &replay->state->cursor, error);
+    return code < 0 ? code : planner_check_state(replay->planner, replay->state, error);
 }
 
 int replay_seek(struct replay *replay, const struct replay_row *row, uint64_t step,

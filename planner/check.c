@@ -4,6 +4,7 @@
 #include "planner/step.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #define STEP_MAX   (UINT64_C(1) << 40)
 #define TOKENS_MAX (UINT64_C(1) << 60)
@@ -89,19 +90,82 @@ static int check_held(const struct planner *planner, const struct plan_state *st
     uint64_t tokens = plan_state_waiting_tokens(state, UINT32_MAX);
     uint64_t tokens_max = options->policy == POLICY_PLAIN
                               ? 0
-                              : (options->backlog_max + 2) * options->micro_batches *
+                              : plan_held_steps(options) * options->micro_batches *
                                     options->tokens_max;
     if (tokens > tokens_max) {
         return error_set(error, -EBADMSG,
-                         "state: %" PRIu64
-                         " tokens wait, policy %s and queues.max_backlog allow %" PRIu64
+                         "state: %" PRIu64 " tokens wait, policy %s and its backlog allow %" PRIu64
                          "; restore it under the options that it was made with",
                          tokens, policy_name(options->policy), tokens_max);
     }
     return 0;
 }
 
-int planner_check_state(const struct planner *planner, const struct plan_state *state,
+/* Parts up to the last run and what waits lie in one array. */
+static int check_ahead(const struct planner *planner, const struct plan_state *state,
+                       struct error *error) {
+    uint64_t delivered = 0;
+    for (uint32_t i = 0; i < state->run_count; i++) {
+        delivered += state->runs[i].count;
+    }
+    const struct delivered_run *last = &state->runs[state->run_count - 1];
+    uint64_t parts = last->index + last->count - state->stream_parts;
+    if (planner->options.policy != POLICY_WLB_LEVEL || parts > LOOK_AHEAD_LIMIT ||
+        parts - delivered + state->waiting_count > planner->options.waiting_max) {
+        return error_set(error, -EBADMSG,
+                         "state: parts up to %" PRIu64
+                         " ahead of its front are delivered, policy %s with queues.waiting_max = "
+                         "%" PRIu32 " does not look so far; restore it under the options that it "
+                         "was made with",
+                         parts, policy_name(planner->options.policy), planner->options.waiting_max);
+    }
+    return 0;
+}
+
+/* Reads the stream again up to the last run, taking what was delivered off the counts. */
+static bool check_reread(struct planner *planner, const struct plan_state *state,
+                         struct delay_counts *early) {
+    struct plan_state *scan = planner->scan;
+    uint32_t run = 0;
+    plan_state_copy_front(scan, state);
+    while (run < state->run_count) {
+        const struct delivered_run *next = &state->runs[run];
+        struct document document;
+        if (!step_read(planner, scan, planner->part_limit, &document)) {
+            return false;
+        }
+        if (document.stream_index >= next->index) {
+            early[document.dataset].early_tokens -= document.length;
+            early[document.dataset].early_documents -= document.offset == 0;
+            run += scan->stream_parts == next->index + next->count;
+        }
+    }
+    return true;
+}
+
+static int check_early(struct planner *planner, const struct plan_state *state,
+                       struct error *error) {
+    int code = check_ahead(planner, state, error);
+    if (code < 0) {
+        return code;
+    }
+    struct delay_counts *early = planner->after->delays;
+    uint32_t datasets = state->cursor.dataset_count;
+    planner->ahead_kept = false;
+    memcpy(early, state->delays, datasets * sizeof *early);
+    bool closed = check_reread(planner, state, early);
+    for (uint32_t i = 0; i < datasets; i++) {
+        closed = closed && early[i].early_tokens == 0 && early[i].early_documents == 0;
+    }
+    if (!closed) {
+        return error_set(error, -EBADMSG,
+                         "state: what was delivered ahead of its front is not what lies there; "
+                         "restore the state that was made with this corpus");
+    }
+    return 0;
+}
+
+int planner_check_state(struct planner *planner, const struct plan_state *state,
                         struct error *error) {
     int code = check_counters(state, error);
     if (code == 0) {
@@ -116,6 +180,9 @@ int planner_check_state(const struct planner *planner, const struct plan_state *
     }
     if (code == 0 && state->draining) {
         code = check_drain(planner, state, error);
+    }
+    if (code == 0 && state->run_count > 0) {
+        code = check_early(planner, state, error);
     }
     return code;
 }

@@ -195,7 +195,8 @@ static void compose_account(struct planner *p, struct step_plan *plan) {
     plan->loss_denominator = p->options.loss_denominator == LOSS_CONSTANT ? p->options.step_tokens
                                                                           : plan->label_tokens;
     after->step++;
-    after->target_tokens += p->options.step_tokens;
+    after->target_tokens += p->options.step_tokens - p->slip_tokens;
+    after->slip_tokens += p->slip_tokens;
     for (uint32_t i = 0; i < after->waiting_count; i++) {
         p->release.waiting_tokens += after->waiting[i].document.length;
         p->release.leftovers += after->waiting[i].kind == WAITING_LEFT_OVER;
@@ -260,7 +261,7 @@ static void compose_balance(struct planner *p, struct step_plan *plan) {
     struct balance *balance = &plan->balance;
     balance->attention_ppm = compose_attention_ppm(p);
     balance->total_ppm = balance_of(p->bin_works, p->options.micro_batches);
-    balance->predicted_ppm = balance->total_ppm;
+    balance->predicted_ppm = p->predicted_ppm > 0 ? p->predicted_ppm : balance->total_ppm;
     balance->bound_ppm = compose_bound_ppm(p, plan->document_count);
     balance->original_ppm = compose_original_ppm(p, plan->document_count);
     balance->context_ppm = compose_context_ppm(plan);

@@ -68,11 +68,11 @@ static uint32_t drain_pack(struct planner *p) {
 }
 
 static void drain_count(struct planner *planner, const struct waiting *part, bool waited) {
-    if (part->kind == WAITING_IN_BAND) {
-        step_count_outlier(planner, &part->document);
-    } else if (waited) {
-        planner->after->leftover_released++;
+    bool left_over = part->kind == WAITING_LEFT_OVER;
+    if (!left_over || planner->options.policy == POLICY_WLB_LEVEL) {
+        step_count_release(planner, &part->document);
     }
+    planner->after->leftover_released += left_over && waited;
 }
 
 /* Keeps rows [begin, end) waiting, or ends the drain if there are none. */

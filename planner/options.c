@@ -1,5 +1,5 @@
 /* options: which settings make a stream, and which contradict one another; see planner.h. */
-#include "planner/planner.h"
+#include "planner/step.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -15,6 +15,7 @@ static const struct {
     {POLICY_PLAIN, "plain"},
     {POLICY_WLB_NONE, "wlb:none"},
     {POLICY_WLB_BANDS, "wlb:bands"},
+    {POLICY_WLB_LEVEL, "wlb:level"},
 };
 
 #define POLICIES (sizeof policies / sizeof policies[0])
@@ -92,7 +93,7 @@ static int options_check_ranges(const struct plan_options *options, struct error
 static int options_check_mesh(const struct plan_options *options, struct error *error) {
     if (policy_name(options->policy) == NULL) {
         return error_set(error, -EINVAL,
-                         "plan.policy = %d is none; take plain, wlb:none or wlb:bands",
+                         "plan.policy = %d is none; take plain, wlb:none, wlb:bands or wlb:level",
                          (int)options->policy);
     }
     if (options->micro_batches % options->dp != 0) {
@@ -202,6 +203,17 @@ static int options_check_bands(const struct bands_options *bands, struct error *
     return 0;
 }
 
+static int options_check_level(const struct level_options *level, struct error *error) {
+    struct level_fault fault;
+    if (level_options_check(level, &fault) < 0) {
+        return error_set(error, -EINVAL,
+                         "level.%s = %" PRIu64 " is out of range, %" PRIu64 " to %" PRIu64
+                         " beside the others; %s",
+                         fault.key, fault.value, fault.least, fault.most, fault.remedy);
+    }
+    return 0;
+}
+
 static int options_check_layouts(const struct plan_options *options, struct error *error) {
     uint32_t known = 0;
     for (enum layout layout = LAYOUT_PER_SEQUENCE; layout <= LAYOUT_ULYSSES; layout++) {
@@ -217,6 +229,16 @@ static int options_check_layouts(const struct plan_options *options, struct erro
     return 0;
 }
 
+/* Level holds what its clock lags, T at most, and looks horizon + 1 steps ahead, a part on either
+ * side; or so many parts that every micro-batch has one. */
+uint64_t plan_held_steps(const struct plan_options *options) {
+    uint64_t steps = options->backlog_max + 2;
+    if (options->policy == POLICY_WLB_LEVEL && options->level.horizon + UINT64_C(4) > steps) {
+        steps = options->level.horizon + UINT64_C(4);
+    }
+    return steps;
+}
+
 /* Work of all parts that may be held at once, at most: what is long costs at most as much a token
  * as the longest part, what is short at most as much as a whole 4096 tokens. */
 static int options_check_work(const struct plan_options *options, struct error *error) {
@@ -230,15 +252,15 @@ static int options_check_work(const struct plan_options *options, struct error *
     }
     uint64_t token_work = work_of(&model, limit) / limit + 1;
     uint64_t short_work = work_of(&model, limit < short_tokens ? limit : short_tokens);
-    unsigned __int128 tokens = (unsigned __int128)(options->backlog_max + 2) *
+    unsigned __int128 tokens = (unsigned __int128)plan_held_steps(options) *
                                options->micro_batches * options->tokens_max;
     unsigned __int128 work = tokens * token_work +
                              (unsigned __int128)options->waiting_max * short_work;
-    if (work > INT64_MAX) {
+    if (work > INT64_MAX / 2) {
         return error_set(error, -EINVAL,
-                         "plan.micro_batches, plan.tokens_max, queues.max_backlog and [model]: the "
-                         "predicted work of all held documents does not fit 63 bits; lower "
-                         "queues.max_backlog or check the model's units");
+                         "plan.micro_batches, plan.tokens_max, queues.max_backlog, level.horizon "
+                         "and [model]: the predicted work of all held documents does not fit 62 "
+                         "bits; lower queues.max_backlog or check the model's units");
     }
     return 0;
 }
@@ -273,6 +295,56 @@ static void options_resolve_step_tokens(struct plan_options *options) {
     }
 }
 
+/* Parameters that were not set are the preset's. */
+static void options_resolve_preset(struct plan_options *options) {
+    struct level_options preset;
+    struct level_options *level = &options->level;
+    level_options_preset(options->level_preset, options->window, &preset);
+    const struct {
+        uint32_t *value;
+        uint32_t preset;
+    } parameters[] = {
+        {&level->token_tolerance, preset.token_tolerance},
+        {&level->headroom_share, preset.headroom_share},
+        {&level->allowance, preset.allowance},
+        {&level->allowance_urgent, preset.allowance_urgent},
+        {&level->allowance_ramp, preset.allowance_ramp},
+        {&level->urgency_power, preset.urgency_power},
+        {&level->max_age, preset.max_age},
+        {&level->max_backlog, preset.max_backlog},
+        {&level->look_ahead, preset.look_ahead},
+        {&level->horizon, preset.horizon},
+        {&level->candidate_length, preset.candidate_length},
+        {&level->companion, preset.companion},
+        {&level->max_evaluations, preset.max_evaluations},
+        {&level->fit_window, preset.fit_window},
+    };
+    for (size_t i = 0; i < sizeof parameters / sizeof parameters[0]; i++) {
+        if (*parameters[i].value == LEVEL_AUTO) {
+            *parameters[i].value = parameters[i].preset;
+        }
+    }
+}
+
+/* A short document's token, when none is in sight: of a document of 1,024. */
+static int options_resolve_level(struct plan_options *options, struct error *error) {
+    const uint32_t short_tokens = 1024;
+    uint32_t limit = plan_part_limit(options);
+    struct work_model model;
+    int code = work_model_init(&model, &options->model, options->cp, options->pp, options->tp,
+                               limit, error);
+    if (code < 0) {
+        return code;
+    }
+    uint32_t length = limit < short_tokens ? limit : short_tokens;
+    uint64_t work = model.cost_linear > 0 ? model.cost_linear : work_of(&model, length) / length;
+    options->level.bins = options->micro_batches;
+    options->level.bin_tokens = plan_bin_tokens(options);
+    options->level.step_tokens = options->step_tokens;
+    options->level.token_work = work > 0 ? work : 1;
+    return options_check_level(&options->level, error);
+}
+
 int plan_options_resolve(struct plan_options *options, struct error *error) {
     static int (*const checks[])(const struct plan_options *options, struct error *error) = {
         options_check_ranges, options_check_mesh,    options_check_lengths,
@@ -280,6 +352,7 @@ int plan_options_resolve(struct plan_options *options, struct error *error) {
     };
     struct plan_options resolved = *options;
     int code = 0;
+    options_resolve_preset(&resolved);
     for (size_t i = 0; code == 0 && i < sizeof checks / sizeof checks[0]; i++) {
         code = checks[i](&resolved, error);
     }
@@ -291,6 +364,9 @@ int plan_options_resolve(struct plan_options *options, struct error *error) {
         options_resolve_step_tokens(&resolved);
         options_resolve_bands(&resolved);
         code = options_check_bands(&resolved.bands, error);
+    }
+    if (code == 0) {
+        code = options_resolve_level(&resolved, error);
     }
     if (code == 0) {
         *options = resolved;

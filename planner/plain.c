@@ -11,7 +11,7 @@ static uint32_t plain_fill(struct planner *planner, uint32_t parts, uint32_t par
     uint32_t room = planner->options.window;
     while (room > 0 && parts < parts_max) {
         struct waiting *row = &planner->rows[parts];
-        if (!step_read(planner, room, &row->document)) {
+        if (!step_read(planner, planner->after, room, &row->document)) {
             break;
         }
         row->kind = WAITING_LEFT_OVER;

@@ -31,6 +31,14 @@ static size_t planner_lay_out(struct planner *p, uint8_t *memory) {
     p->order = planner_array(memory, &at, held, sizeof *p->order);
     p->works = planner_array(memory, &at, held, sizeof *p->works);
     p->keys = planner_array(memory, &at, held, sizeof *p->keys);
+    size_t level = options->policy == POLICY_WLB_LEVEL ? held : 0;
+    size_t level_scratch = level > 0 ? level_bytes(&options->level, options->waiting_max) : 0;
+    p->pool = planner_array(memory, &at, level, sizeof *p->pool);
+    p->pool_lengths = planner_array(memory, &at, level, sizeof *p->pool_lengths);
+    p->pool_indices = planner_array(memory, &at, level, sizeof *p->pool_indices);
+    p->shorts = planner_array(memory, &at, level, sizeof *p->shorts);
+    p->short_works = planner_array(memory, &at, level, sizeof *p->short_works);
+    p->level_scratch = planner_array(memory, &at, level_scratch, 1);
     p->fragments = planner_array(memory, &at, fragments, sizeof *p->fragments);
     p->row_begins = planner_array(memory, &at, bins + 1, sizeof *p->row_begins);
     p->bin_works = planner_array(memory, &at, bins, sizeof *p->bin_works);
@@ -62,9 +70,11 @@ struct planner *planner_create(const struct plan_options *options,
         return NULL;
     }
     made.after = planner_state_create(&made);
+    made.scan = plan_state_create(source->dataset_count, 0);
     size_t bytes = planner_lay_out(&made, NULL);
     struct planner *planner = calloc(1, bytes);
-    if (planner == NULL || made.after == NULL) {
+    if (planner == NULL || made.after == NULL || made.scan == NULL) {
+        plan_state_destroy(made.scan);
         plan_state_destroy(made.after);
         free(planner);
         (void)error_set(error, -ENOMEM,
@@ -79,6 +89,7 @@ struct planner *planner_create(const struct plan_options *options,
 
 void planner_destroy(struct planner *planner) {
     if (planner != NULL) {
+        plan_state_destroy(planner->scan);
         plan_state_destroy(planner->after);
         free(planner);
     }
@@ -97,7 +108,7 @@ struct plan_state *planner_state_create(const struct planner *planner) {
 }
 
 /* Steps are T tokens long before and behind the current one. */
-static uint64_t step_nominal(const struct planner *planner, uint64_t offset) {
+uint64_t step_nominal(const struct planner *planner, uint64_t offset) {
     uint64_t step_tokens = planner->options.step_tokens;
     uint64_t step = planner->after->step;
     uint64_t target = planner->after->target_tokens;
@@ -108,17 +119,16 @@ static uint64_t step_nominal(const struct planner *planner, uint64_t offset) {
     return behind < step ? step - behind : 0;
 }
 
-bool step_read(struct planner *planner, uint32_t limit, struct document *out) {
-    struct plan_state *after = planner->after;
-    if (planner->source->next(planner->source->context, &after->cursor, limit, out) == 0) {
-        planner->ended = true;
+bool step_read(const struct planner *planner, struct plan_state *front, uint32_t limit,
+               struct document *out) {
+    if (planner->source->next(planner->source->context, &front->cursor, limit, out) == 0) {
         return false;
     }
     assert(0 < out->length && out->length <= limit);
-    assert(out->dataset < after->cursor.dataset_count);
-    out->nominal_step = step_nominal(planner, after->stream_tokens);
-    out->stream_index = after->stream_parts++;
-    after->stream_tokens += out->length;
+    assert(out->dataset < front->cursor.dataset_count);
+    out->nominal_step = step_nominal(planner, front->stream_tokens);
+    out->stream_index = front->stream_parts++;
+    front->stream_tokens += out->length;
     return true;
 }
 
@@ -168,22 +178,37 @@ void step_group(struct planner *p, uint32_t count, uint32_t bins) {
     }
 }
 
-void step_count_outlier(struct planner *planner, const struct document *document) {
-    uint32_t band = bands_of(&planner->options.bands, document->length);
-    if (band != BAND_NONE) {
-        planner->after->band_released[band]++;
+/* Its queue, and whether a document in it is an outlier. */
+static uint32_t step_queue(const struct plan_options *options, uint32_t length, bool *outlier) {
+    if (options->policy == POLICY_WLB_LEVEL) {
+        *outlier = length >= options->level.candidate_length;
+        return *outlier ? QUEUE_LEVEL : QUEUE_SHORT;
     }
-    planner->release.outliers++;
-    planner->release.early += document->nominal_step > planner->after->step;
+    *outlier = true;
+    return bands_of(&options->bands, length);
+}
+
+void step_count_release(struct planner *planner, const struct document *document) {
+    bool outlier;
+    uint32_t queue = step_queue(&planner->options, document->length, &outlier);
+    if (queue < BANDS_MAX) {
+        planner->after->queue_released[queue]++;
+    }
+    planner->release.outliers += outlier;
+    planner->release.early += outlier && document->nominal_step > planner->after->step;
 }
 
 static void step_begin(struct planner *planner, const struct plan_state *state) {
+    planner->ahead_kept = planner->ahead_kept && plan_state_same_front(planner->after, state) &&
+                          planner->after->waiting_count == state->waiting_count;
     plan_state_copy(planner->after, state);
     planner->held_before = state->waiting_count;
     planner->held_tokens = plan_state_waiting_tokens(state, UINT32_MAX);
     planner->leaving = 0;
     planner->ended = false;
     planner->release = (struct release){0};
+    planner->predicted_ppm = 0;
+    planner->slip_tokens = 0;
 }
 
 static bool step_choose(struct planner *planner) {
@@ -191,14 +216,26 @@ static bool step_choose(struct planner *planner) {
         drain_continue(planner);
         return true;
     }
-    return planner->options.policy == POLICY_PLAIN ? plain_step(planner) : wlb_step(planner);
+    switch (planner->options.policy) {
+    case POLICY_PLAIN:
+        return plain_step(planner);
+    case POLICY_WLB_NONE:
+    case POLICY_WLB_BANDS:
+        return wlb_step(planner);
+    case POLICY_WLB_LEVEL:
+        return level_step(planner);
+    }
+    assert(false);
+    return false;
 }
 
 int plan_step(struct planner *planner, const struct plan_state *state, struct plan_state *next,
               struct step_plan **plan, struct error *error) {
     assert(next != state && next != planner->after);
     step_begin(planner, state);
-    if (!step_choose(planner)) {
+    bool chosen = step_choose(planner);
+    planner->ahead_kept = false;
+    if (!chosen) {
         return 0;
     }
     struct step_plan *made = compose_plan(planner);
@@ -207,6 +244,7 @@ int plan_step(struct planner *planner, const struct plan_state *state, struct pl
     }
     assert(plan_state_conserves(planner->after));
     plan_state_copy(next, planner->after);
+    planner->ahead_kept = planner->slip_tokens == 0;
     *plan = made;
     return 1;
 }

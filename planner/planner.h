@@ -1,6 +1,6 @@
 /* planner: the pure function that turns a state and a stream of documents into a plan.
  *
- * A step, for wlb policies (wlb.c):
+ * A step, for wlb:none and wlb:bands (wlb.c):
  *   read     take parts from the source while fewer than target(k+1) tokens were taken and the
  *            limits allow; a part's nominal step follows from its offset in the stream;
  *   release  parts that belong to a band wait in it, the others are this step's; of those waiting,
@@ -10,7 +10,9 @@
  *   pack     packer/greedy assigns documents to micro-batches; what does not fit is left over;
  *   drain    when the stream has ended and at most DRAIN_STEPS steps' worth of tokens are left, or
  *            too few would leave, all of it is packed at once into whole steps (drain.c).
- * `plain` (plain.c) concatenates in reading order and cuts every window. Then, for both
+ * wlb:level (level.c) looks some steps ahead of the front instead, lets queues/level choose, fills
+ * and packs likewise, then moves the front behind all parts whose nominal step was planned.
+ * `plain` (plain.c) concatenates in reading order and cuts every window. Then, for all
  * (compose.c): deal micro-batches to replicas and order each pipeline (replicas.c), pad, choose
  * each layout (sharding/select), account for delays and balance, digest. */
 #ifndef BALLAST_PLANNER_PLANNER_H
@@ -23,6 +25,7 @@
 #include "planner/source.h"
 #include "planner/state.h"
 #include "queues/bands.h"
+#include "queues/level.h"
 
 /* The name of what plan_step computes. Bumped whenever any plan would change; part of the job
  * digest, so that a newer binary refuses an older job by name instead of drifting. */
@@ -36,13 +39,23 @@
 #define PARTS_LIMIT         (1u << 24) /* documents_max, waiting_max */
 #define BACKLOG_LIMIT       (1u << 16)
 
-#define BANDS_AUTO  UINT32_MAX /* bands.bands: 3/8 and 5/8 of the window */
+#define BANDS_AUTO UINT32_MAX /* bands.bands: 3/8 and 5/8 of the window */
+#define LEVEL_AUTO UINT32_MAX /* a parameter of level: the preset's */
+#define LEVEL_AUTO_OPTIONS                                                                         \
+    {                                                                                              \
+        .token_tolerance = LEVEL_AUTO, .headroom_share = LEVEL_AUTO, .allowance = LEVEL_AUTO,      \
+        .allowance_urgent = LEVEL_AUTO, .allowance_ramp = LEVEL_AUTO, .urgency_power = LEVEL_AUTO, \
+        .max_age = LEVEL_AUTO, .max_backlog = LEVEL_AUTO, .look_ahead = LEVEL_AUTO,                \
+        .horizon = LEVEL_AUTO, .candidate_length = LEVEL_AUTO, .companion = LEVEL_AUTO,            \
+        .max_evaluations = LEVEL_AUTO, .fit_window = LEVEL_AUTO                                    \
+    }
 #define DRAIN_STEPS 4u
 
 enum policy {
     POLICY_PLAIN = 0,     /* concatenate in reading order, cut every `window` tokens */
     POLICY_WLB_NONE = 1,  /* variable length, nothing waits */
     POLICY_WLB_BANDS = 2, /* variable length, outliers in bands */
+    POLICY_WLB_LEVEL = 3, /* variable length, outliers where a step hides them */
 };
 
 enum loss_denominator { LOSS_CONSTANT = 0, LOSS_LABEL_TOKENS = 1 };
@@ -52,15 +65,18 @@ struct plan_options {
     uint32_t window;        /* nominal context length, tokens */
     uint32_t micro_batches; /* N, of the whole step; dp divides it */
     uint32_t dp, pp, cp, tp;
-    uint64_t tokens_max;    /* S_max: bound of one micro-batch, padding included (config) */
-    uint64_t step_tokens;   /* T; 0: min(N*window, 95 % of what N micro-batches hold, that is
-                               tokens_max rounded down to the row unit); plain: N*window */
-    uint32_t documents_max; /* parts in one step, at most: reading stops there */
-    uint32_t waiting_max;   /* parts held, this step's included (all of them might be left over),
-                               at most: reading stops there; >= documents_max */
-    uint64_t backlog_max;   /* tokens held beyond a step's T, in steps' worth: reading stops
-                               when there are more */
+    uint64_t tokens_max;        /* S_max: bound of one micro-batch, padding included (config) */
+    uint64_t step_tokens;       /* T; 0: min(N*window, 95 % of what N micro-batches hold, that is
+                                   tokens_max rounded down to the row unit); plain: N*window */
+    uint32_t documents_max;     /* parts in one step, at most: reading stops there */
+    uint32_t waiting_max;       /* parts held, this step's and those that level looks at ahead
+                                   included, at most: reading stops there; >= documents_max */
+    uint64_t backlog_max;       /* tokens held beyond a step's T, in steps' worth: reading stops
+                                   when there are more; level's backlog is bounded by its clock */
     struct bands_options bands; /* bands may be BANDS_AUTO; group is set to micro_batches */
+    enum level_preset level_preset; /* what LEVEL_AUTO stands for */
+    struct level_options level; /* parameters may be LEVEL_AUTO; bins, bin_tokens, step_tokens and
+                                   token_work are set */
     enum pack_search search;
     enum loss_denominator loss_denominator;
     struct layout_options layouts;
@@ -68,8 +84,8 @@ struct plan_options {
 };
 
 /* Checks every relation between the options and fills derived defaults in place (step_tokens,
- * bands). Refuses with -EINVAL, naming the key, the value, what would fit; options are then as
- * before. Resolving twice changes nothing. */
+ * bands, level). Refuses with -EINVAL, naming the key, the value, what would fit; options are then
+ * as before. Resolving twice changes nothing. */
 int plan_options_resolve(struct plan_options *options, struct error *error);
 
 /* Rows a micro-batch is rounded up to: lcm(2*CP, CP*TP). */
@@ -81,7 +97,7 @@ uint64_t plan_bin_tokens(const struct plan_options *options);
 /* Longest part: min(window, plan_bin_tokens). */
 uint32_t plan_part_limit(const struct plan_options *options);
 
-/* Policy <-> name ("plain", "wlb:none", "wlb:bands"). -EINVAL for unknown names. */
+/* Policy <-> name ("plain", "wlb:none", "wlb:bands", "wlb:level"). -EINVAL for unknown names. */
 const char *policy_name(enum policy policy);
 int policy_parse(const char *name, enum policy *out);
 
@@ -111,9 +127,10 @@ int plan_step(struct planner *planner, const struct plan_state *state, struct pl
 
 /* Checks a decoded state against the corpus and the options: every waiting part and the open
  * document must exist with these lengths, no part is longer than the limit, no more waits than the
- * limits let, a drain has this many micro-batches a step. Where the cursor stands is the source's
- * to check. -EBADMSG with dataset and document named. */
-int planner_check_state(const struct planner *planner, const struct plan_state *state,
+ * limits let, a drain has this many micro-batches a step, what was delivered early has these
+ * tokens. Where the cursor stands is the source's to check, and before this: the stream is read
+ * from it. -EBADMSG with dataset and document named. */
+int planner_check_state(struct planner *planner, const struct plan_state *state,
                         struct error *error);
 
 #endif

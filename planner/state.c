@@ -1,7 +1,7 @@
 /* state: memory and invariants of what planning remembers; see state.h.
  *
- * One allocation: the record, cursors, delays, waiting parts. The waiting array is as long as its
- * limit, and its pages are touched only as far as it was ever filled. */
+ * One allocation: the record, cursors, delays, runs, waiting parts. Runs and waiting parts are as
+ * long as their limit, and pages are touched only as far as they were ever filled. */
 #include "planner/state.h"
 
 #include <assert.h>
@@ -9,14 +9,14 @@
 #include <string.h>
 
 _Static_assert(sizeof(struct plan_state) % 8 == 0 && sizeof(struct dataset_cursor) % 8 == 0 &&
-                   sizeof(struct delay_counts) % 8 == 0,
+                   sizeof(struct delay_counts) % 8 == 0 && sizeof(struct delivered_run) % 8 == 0,
                "arrays follow the record");
 
 struct plan_state *plan_state_create(uint32_t datasets, uint32_t waiting_max) {
     assert(datasets > 0);
     size_t bytes = sizeof(struct plan_state) +
                    datasets * (sizeof(struct dataset_cursor) + sizeof(struct delay_counts)) +
-                   waiting_max * sizeof(struct waiting);
+                   waiting_max * (sizeof(struct delivered_run) + sizeof(struct waiting));
     struct plan_state *state = calloc(1, bytes);
     if (state == NULL) {
         return NULL;
@@ -24,7 +24,8 @@ struct plan_state *plan_state_create(uint32_t datasets, uint32_t waiting_max) {
     state->cursor.datasets = (struct dataset_cursor *)(state + 1);
     state->cursor.dataset_count = datasets;
     state->delays = (struct delay_counts *)(state->cursor.datasets + datasets);
-    state->waiting = (struct waiting *)(state->delays + datasets);
+    state->runs = (struct delivered_run *)(state->delays + datasets);
+    state->waiting = (struct waiting *)(state->runs + waiting_max);
     state->waiting_max = waiting_max;
     return state;
 }
@@ -40,8 +41,19 @@ static void state_assign(struct plan_state *to, const struct plan_state *from) {
     to->cursor.datasets = own.cursor.datasets;
     to->cursor.dataset_count = own.cursor.dataset_count;
     to->delays = own.delays;
+    to->runs = own.runs;
     to->waiting = own.waiting;
     to->waiting_max = own.waiting_max;
+}
+
+void plan_state_copy_front(struct plan_state *to, const struct plan_state *from) {
+    struct dataset_cursor *datasets = to->cursor.datasets;
+    assert(to->cursor.dataset_count == from->cursor.dataset_count);
+    to->stream_tokens = from->stream_tokens;
+    to->stream_parts = from->stream_parts;
+    to->cursor = from->cursor;
+    to->cursor.datasets = datasets;
+    memcpy(datasets, from->cursor.datasets, from->cursor.dataset_count * sizeof *datasets);
 }
 
 void plan_state_copy(struct plan_state *to, const struct plan_state *from) {
@@ -51,6 +63,7 @@ void plan_state_copy(struct plan_state *to, const struct plan_state *from) {
     state_assign(to, from);
     memcpy(to->cursor.datasets, from->cursor.datasets, datasets * sizeof *to->cursor.datasets);
     memcpy(to->delays, from->delays, datasets * sizeof *to->delays);
+    memcpy(to->runs, from->runs, from->run_count * sizeof *to->runs);
     memcpy(to->waiting, from->waiting, from->waiting_count * sizeof *to->waiting);
 }
 
@@ -59,6 +72,31 @@ void plan_state_reset(struct plan_state *state) {
     state_assign(state, &(struct plan_state){0});
     memset(state->cursor.datasets, 0, datasets * sizeof *state->cursor.datasets);
     memset(state->delays, 0, datasets * sizeof *state->delays);
+}
+
+static bool state_same_cursor(const struct source_cursor *a, const struct source_cursor *b) {
+    return a->open == b->open && a->open_dataset == b->open_dataset &&
+           a->open_offset == b->open_offset && a->open_document == b->open_document &&
+           a->open_epoch == b->open_epoch && a->open_length == b->open_length &&
+           memcmp(a->datasets, b->datasets, a->dataset_count * sizeof *a->datasets) == 0;
+}
+
+bool plan_state_same_front(const struct plan_state *a, const struct plan_state *b) {
+    assert(a->cursor.dataset_count == b->cursor.dataset_count);
+    return a->step == b->step && a->target_tokens == b->target_tokens &&
+           a->stream_tokens == b->stream_tokens && a->stream_parts == b->stream_parts &&
+           a->run_count == b->run_count &&
+           memcmp(a->runs, b->runs, a->run_count * sizeof *a->runs) == 0 &&
+           state_same_cursor(&a->cursor, &b->cursor);
+}
+
+uint64_t plan_state_arrived_tokens(const struct plan_state *state, uint32_t dataset) {
+    return state->cursor.datasets[dataset].arrived_tokens + state->delays[dataset].early_tokens;
+}
+
+uint64_t plan_state_arrived_documents(const struct plan_state *state, uint32_t dataset) {
+    return state->cursor.datasets[dataset].arrived_documents +
+           state->delays[dataset].early_documents;
 }
 
 uint64_t plan_state_waiting_tokens(const struct plan_state *state, uint32_t dataset) {
@@ -86,10 +124,10 @@ static bool state_gaps_closed(const struct plan_state *state, uint32_t first, ui
     for (uint32_t i = 0; i < count; i++) {
         const struct dataset_cursor *cursor = &state->cursor.datasets[first + i];
         const struct delay_counts *delays = &state->delays[first + i];
-        gaps[i].tokens = (__int128)cursor->arrived_tokens - cursor->dropped_tokens -
-                         delays->delivered_tokens;
-        gaps[i].documents = (__int128)cursor->arrived_documents - cursor->dropped_documents -
-                            delays->delivered_documents;
+        gaps[i].tokens = (__int128)cursor->arrived_tokens + delays->early_tokens -
+                         cursor->dropped_tokens - delays->delivered_tokens;
+        gaps[i].documents = (__int128)cursor->arrived_documents + delays->early_documents -
+                            cursor->dropped_documents - delays->delivered_documents;
     }
     for (uint32_t i = 0; i < state->waiting_count; i++) {
         const struct document *document = &state->waiting[i].document;

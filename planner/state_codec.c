@@ -5,17 +5,18 @@
  * holds for every state of a stream is required at the place where it can be seen, so an offence
  * has an offset: while encoding it is a programmer's error, while decoding the blob's.
  *
- *     "BLPS" version | counters | cursor | delays | waiting parts | XXH3-64, big endian
+ *     "BLPS" version | counters | cursor | delays | waiting parts | runs | XXH3-64, big endian
  *
  * A waiting part: dataset * 16 + flags, document, [epochs ago], length, [offset], [tokens behind],
- * and stream index, nominal step and bin as differences from the part before. */
+ * and stream index, nominal step and bin as differences from the part before. A run: the parts
+ * between the one before (or the front) and it, and its own. */
 #include "planner/state.h"
 
 #include <assert.h>
 #include <string.h>
 #include <xxhash.h>
 
-#define STATE_VERSION    1u
+#define STATE_VERSION    2u
 #define STATE_HASH_BYTES 8u
 #define STATE_REMEDY     "restore an older copy, or start the job anew"
 
@@ -120,12 +121,13 @@ static uint64_t codec_difference(struct codec *codec, uint64_t value, uint64_t b
 static void codec_counters(struct codec *codec, struct plan_state *state) {
     state->step = codec_count(codec, state->step, "step");
     state->target_tokens = codec_count(codec, state->target_tokens, "target_tokens");
+    state->slip_tokens = codec_count(codec, state->slip_tokens, "slip_tokens");
     state->stream_tokens = codec_count(codec, state->stream_tokens, "stream_tokens");
     state->stream_parts = codec_count(codec, state->stream_parts, "stream_parts");
     state->delivered_tokens = codec_count(codec, state->delivered_tokens, "delivered_tokens");
     for (uint32_t band = 0; band < BANDS_MAX; band++) {
-        state->band_released[band] = codec_count(codec, state->band_released[band],
-                                                 "band_released");
+        state->queue_released[band] = codec_count(codec, state->queue_released[band],
+                                                  "queue_released");
     }
     state->leftover_released = codec_count(codec, state->leftover_released, "leftover_released");
     state->draining = codec_number(codec, state->draining, 1, "draining") != 0;
@@ -202,6 +204,9 @@ static void codec_delay(struct codec *codec, struct delay_counts *delays) {
                                               "delivered_documents");
     delays->delay_token_steps = codec_count(codec, delays->delay_token_steps, "delay_token_steps");
     delays->delay_max = codec_count(codec, delays->delay_max, "delay_max");
+    delays->early_tokens = codec_count(codec, delays->early_tokens, "early_tokens");
+    delays->early_documents = codec_number(codec, delays->early_documents,
+                                           delays->delivered_documents, "early_documents");
     buckets = codec_number(codec, buckets, DELAY_BUCKETS, "delay histogram");
     uint64_t tokens = 0;
     for (uint64_t i = 0; i < buckets; i++) {
@@ -214,6 +219,7 @@ static void codec_delay(struct codec *codec, struct delay_counts *delays) {
     codec_check(codec, codec->in != NULL || delays->delivered_tokens == tokens,
                 "a delay histogram of other tokens");
     delays->delivered_tokens = tokens;
+    codec_check_value(codec, delays->early_tokens <= tokens, "early_tokens");
 }
 
 static void codec_delays(struct codec *codec, struct plan_state *state) {
@@ -288,7 +294,7 @@ static void codec_waiting(struct codec *codec, const struct plan_state *state,
                         : 0;
     head = codec_number(codec, head, (uint64_t)state->cursor.dataset_count * FLAGS - 1, "dataset");
     document->dataset = (uint32_t)(head / FLAGS);
-    part->kind = (head & FLAG_LEFT_OVER) != 0 ? WAITING_LEFT_OVER : WAITING_IN_BAND;
+    part->kind = (head & FLAG_LEFT_OVER) != 0 ? WAITING_LEFT_OVER : WAITING_IN_QUEUE;
     codec_document(codec, state, head % FLAGS, document);
     document->stream_index = codec_difference(
         codec, document->stream_index,
@@ -319,11 +325,42 @@ static void codec_waiting_parts(struct codec *codec, struct plan_state *state) {
     state->waiting_count = codec->code == 0 ? (uint32_t)count : 0;
 }
 
+static uint64_t state_early_tokens(const struct plan_state *state) {
+    unsigned __int128 tokens = 0;
+    for (uint32_t i = 0; i < state->cursor.dataset_count; i++) {
+        tokens += state->delays[i].early_tokens;
+    }
+    return tokens < UINT64_MAX ? (uint64_t)tokens : UINT64_MAX;
+}
+
+static void codec_runs(struct codec *codec, struct plan_state *state) {
+    uint64_t count = codec_number(codec, state->run_count, UINT32_MAX, "runs");
+    uint64_t end = state->stream_parts;
+    codec_require(codec, count <= state->waiting_max, -ENOBUFS, "more runs than allowed");
+    codec_check(codec, count == 0 || !state->draining, "a drain with parts ahead of it");
+    for (uint32_t i = 0; codec->code == 0 && i < count; i++) {
+        struct delivered_run run = codec->in == NULL ? state->runs[i] : (struct delivered_run){0};
+        uint64_t between = codec_count(codec, run.index - end, "run");
+        run.index = end + between;
+        run.count = codec_count(codec, run.count, "run");
+        end = run.index + run.count;
+        codec_check_value(codec, between > 0 && run.count > 0 && end <= PLAN_STATE_NUMBER_MAX,
+                          "run");
+        if (codec->in != NULL) {
+            state->runs[i] = run;
+        }
+    }
+    state->run_count = codec->code == 0 ? (uint32_t)count : 0;
+    codec_check(codec, (count > 0) == (state_early_tokens(state) > 0),
+                "early tokens without a run, or a run without tokens");
+}
+
 static void codec_state(struct codec *codec, struct plan_state *state) {
     codec_counters(codec, state);
     codec_cursor(codec, &state->cursor);
     codec_delays(codec, state);
     codec_waiting_parts(codec, state);
+    codec_runs(codec, state);
     codec_check(codec, codec->code != 0 || plan_state_conserves(state),
                 "tokens that were lost or made");
 }
@@ -362,8 +399,9 @@ static void codec_envelope(struct codec *codec, const uint8_t *bytes, size_t cou
     codec->count = count - STATE_HASH_BYTES;
     codec->at = sizeof state_magic;
     uint64_t version = codec_get(codec, "version");
-    codec_require(codec, version <= STATE_VERSION, -ENOSYS, "written by a newer ballast");
-    codec_check_value(codec, version == STATE_VERSION, "version");
+    codec_require(codec, version == STATE_VERSION, -ENOSYS,
+                  version > STATE_VERSION ? "written by a newer ballast"
+                                          : "written by an older ballast");
     XXH64_canonical_t hash;
     XXH64_canonicalFromHash(&hash, XXH3_64bits(bytes, codec->count));
     codec_check(codec, memcmp(hash.digest, bytes + codec->count, STATE_HASH_BYTES) == 0,

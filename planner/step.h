@@ -1,14 +1,17 @@
 /* step: the working memory of plan_step and the stages that it runs, one file each.
  *
- * Private to planner/. The parts in hand and those that wait are one array, `after->waiting`, in
- * stream order: reading appends, a decision per part says whether it leaves, packing takes out what
- * found a place. A step leaves the stages as `rows`: its documents by (micro-batch, row order).
- * All memory is reserved when the planner is created, for the limits of its options; pages are
- * touched only as far as steps need them. */
+ * Private to planner/. The parts in hand, those that wait and those that are looked at ahead are
+ * one array, `after->waiting`, in stream order: reading appends, a decision per part says whether
+ * it leaves, packing takes out what found a place. A step leaves the stages as `rows`: its
+ * documents by (micro-batch, row order). All memory is reserved when the planner is created, for
+ * the limits of its options; pages are touched only as far as steps need them. */
 #ifndef BALLAST_PLANNER_STEP_H
 #define BALLAST_PLANNER_STEP_H
 
 #include "planner/planner.h"
+
+/* Parts behind the front that are looked at, at most; so many are read again to check a state. */
+#define LOOK_AHEAD_LIMIT (1u << 24)
 
 enum departure {
     DEPARTURE_NONE = 0, /* waits */
@@ -33,6 +36,15 @@ struct planner {
     uint32_t leaving;         /* parts with a departure */
     bool ended;               /* the source has no more */
     struct release release;
+    uint64_t predicted_ppm; /* by the release; 0: it predicts nothing */
+    uint64_t slip_tokens;   /* by which the clock is set back with this step */
+
+    /* Level looks ahead. The parts lie in after->waiting behind waiting_count, and as long as
+     * planning goes on from the last state that was made they need not be read again. */
+    struct plan_state *scan; /* its front is the end of what was looked at; nothing waits in it */
+    bool scan_ended;         /* the stream ends there */
+    uint32_t ahead;          /* parts looked at and not delivered */
+    bool ahead_kept;         /* they are those of the state in hand */
 
     /* By held part, or by row: waiting_max long. */
     struct waiting *rows; /* the step's documents by (micro-batch, row order) */
@@ -44,6 +56,12 @@ struct planner {
     uint32_t *order;
     uint64_t *works;
     uint64_t *keys;
+    uint32_t *pool; /* level: the candidates' place in after->waiting; likewise the shorts' */
+    uint32_t *pool_lengths;
+    uint64_t *pool_indices;
+    uint32_t *shorts;
+    uint64_t *short_works;
+    void *level_scratch;
     struct fragment *fragments; /* of one rank: layout_rank_fragments_max(waiting_max) */
 
     /* By bin: step_bins_max long. The first bins are the step's micro-batches. */
@@ -68,10 +86,16 @@ static inline uint32_t step_bins_max(const struct plan_options *options) {
     return options->waiting_max + options->micro_batches;
 }
 
-/* Takes the next part of the stream, at most `limit` tokens, numbers it and finds its nominal step:
- * the first k with target(k+1) > its token offset in the stream. False at the end of the stream,
- * with `ended` set. */
-bool step_read(struct planner *planner, uint32_t limit, struct document *out);
+/* Steps' worth of tokens (micro_batches * tokens_max) that are in hand at most. */
+uint64_t plan_held_steps(const struct plan_options *options);
+
+/* Nominal step of a part at this token offset: the first k with target(k+1) > offset. */
+uint64_t step_nominal(const struct planner *planner, uint64_t offset);
+
+/* Takes the next part at a front, `after` or `scan`, at most `limit` tokens, numbers it and finds
+ * its nominal step. False at the end of the stream. */
+bool step_read(const struct planner *planner, struct plan_state *front, uint32_t limit,
+               struct document *out);
 
 /* Packs the held parts indexes[0..count) into bins: fills bins[], order[] (both about positions in
  * indexes), bin_works and bin_tokens_held. Returns how many found no place. */
@@ -80,12 +104,13 @@ uint32_t step_pack(struct planner *planner, uint32_t count, uint32_t bins);
 /* Makes rows and row_begins of what step_pack placed: by bins[], then placement order. */
 void step_group(struct planner *planner, uint32_t count, uint32_t bins);
 
-/* An outlier leaves its band with this step. */
-void step_count_outlier(struct planner *planner, const struct document *document);
+/* A document leaves its queue with this step. */
+void step_count_release(struct planner *planner, const struct document *document);
 
 /* The policies: move `after` past the step but for its clock and delays, leaving the step in rows,
  * row_begins and release. False when no document is left. */
 bool wlb_step(struct planner *planner);
+bool level_step(struct planner *planner);
 bool plain_step(struct planner *planner);
 
 /* Whether it is time to pack all that is held into whole steps; doing so, with the first of them

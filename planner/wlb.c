@@ -11,20 +11,25 @@
 /* Held parts that no band claims are this step's. */
 static void wlb_admit(struct planner *planner, uint32_t i) {
     const struct waiting *part = &planner->after->waiting[i];
-    bool waits = part->kind == WAITING_IN_BAND &&
+    bool waits = part->kind == WAITING_IN_QUEUE &&
                  bands_of(&planner->options.bands, part->document.length) != BAND_NONE;
     planner->departures[i] = waits ? DEPARTURE_NONE : DEPARTURE_JOINS;
     planner->leaving += waits ? 0 : 1;
 }
 
+static bool wlb_take(struct planner *planner, struct document *out) {
+    planner->ended = !step_read(planner, planner->after, planner->part_limit, out);
+    return !planner->ended;
+}
+
 static bool wlb_read(struct planner *planner) {
     struct plan_state *after = planner->after;
     struct waiting *part = &after->waiting[after->waiting_count];
-    if (!step_read(planner, planner->part_limit, &part->document)) {
+    if (!wlb_take(planner, &part->document)) {
         return false;
     }
     uint32_t band = bands_of(&planner->options.bands, part->document.length);
-    part->kind = band != BAND_NONE ? WAITING_IN_BAND : WAITING_LEFT_OVER;
+    part->kind = band != BAND_NONE ? WAITING_IN_QUEUE : WAITING_LEFT_OVER;
     part->bin = 0;
     planner->held_tokens += part->document.length;
     wlb_admit(planner, after->waiting_count++);
@@ -91,7 +96,7 @@ static void wlb_count_release(struct planner *planner, uint32_t i) {
     if (departure == DEPARTURE_NONE || departure == DEPARTURE_JOINS) {
         return;
     }
-    step_count_outlier(planner, &planner->after->waiting[i].document);
+    step_count_release(planner, &planner->after->waiting[i].document);
     planner->release.forced += departure == DEPARTURE_DUE;
 }
 

@@ -8,8 +8,7 @@
 #define BALLAST_PROTO_MESSAGE_H
 
 #include "ballast.pb-c.h"
-#include "planner/plan.h"
-#include "planner/state.h"
+#include "planner/planner.h"
 #include "proto/arena.h"
 
 /* Any message of `type`, with its fields at their defaults. */
@@ -29,11 +28,10 @@ Ballast__V1__StepPlan *message_step_plan(struct arena *arena, const struct step_
 Ballast__V1__Balance *message_balance(struct arena *arena, const struct balance *balance);
 Ballast__V1__Release *message_release(struct arena *arena, const struct release *release);
 
-/* Bands, then "leftover", from a state; waiting documents listed when `documents`. `policy_bands`
- * are the options that the state was made with. */
+/* The policy's queues ("band 0" and on; "level" and "short"), then "leftover", from a state;
+ * waiting documents listed when `documents`. `options` are those that the state was made with. */
 Ballast__V1__QueuesResponse *message_queues(struct arena *arena, const struct plan_state *state,
-                                            const struct bands_options *policy_bands,
-                                            bool documents);
+                                            const struct plan_options *options, bool documents);
 
 /* One dataset's counters; name and sizes are the caller's knowledge of the corpus. */
 Ballast__V1__DatasetStatus *message_dataset(struct arena *arena, const struct plan_state *state,

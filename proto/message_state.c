@@ -5,35 +5,63 @@
 
 #define PPM 1000000u
 
-/* Queue of a waiting part: its band, or `leftover`, which is also where a part goes that the bands
- * do not know, so that none is ever missing from the list. */
-static uint32_t message_queue_of(const struct bands_options *bands, const struct waiting *waiting) {
-    uint32_t band = waiting->kind == WAITING_IN_BAND ? bands_of(bands, waiting->document.length)
-                                                     : BAND_NONE;
-    return band == BAND_NONE ? bands->bands : band;
+/* Queues before `leftover`. */
+static uint32_t message_queue_total(const struct plan_options *options) {
+    return options->policy == POLICY_WLB_LEVEL ? (uint32_t)QUEUES_OF_LEVEL : options->bands.bands;
 }
 
-static char *message_band_name(struct arena *arena, uint32_t band) {
+/* Queue of a waiting part, or `leftover`, which is also where a part goes that the queues do not
+ * know, so that none is ever missing from the list. */
+static uint32_t message_queue_of(const struct plan_options *options,
+                                 const struct waiting *waiting) {
+    uint32_t length = waiting->document.length;
+    if (waiting->kind == WAITING_LEFT_OVER) {
+        return message_queue_total(options);
+    }
+    if (options->policy == POLICY_WLB_LEVEL) {
+        return length >= options->level.candidate_length ? QUEUE_LEVEL : QUEUE_SHORT;
+    }
+    uint32_t band = bands_of(&options->bands, length);
+    return band == BAND_NONE ? options->bands.bands : band;
+}
+
+static char *message_queue_name(struct arena *arena, const struct plan_options *options,
+                                uint32_t queue) {
     char name[32];
-    (void)snprintf(name, sizeof name, "band %u", (unsigned)band);
+    if (options->policy == POLICY_WLB_LEVEL) {
+        return arena_strdup(arena, queue == QUEUE_LEVEL ? "level" : "short");
+    }
+    (void)snprintf(name, sizeof name, "band %u", (unsigned)queue);
     return arena_strdup(arena, name);
 }
 
-/* Queue number `queue` without its documents: a band, or, behind the last one, the leftovers. */
+static void message_queue_lengths(const struct plan_options *options, uint32_t queue,
+                                  Ballast__V1__Queue *out) {
+    const struct bands_options *bands = &options->bands;
+    if (options->policy == POLICY_WLB_LEVEL) {
+        uint32_t candidate = options->level.candidate_length;
+        out->length_min = queue == QUEUE_LEVEL ? candidate : 0;
+        out->length_max = queue == QUEUE_LEVEL ? 0 : candidate - 1;
+    } else {
+        out->length_min = bands->length_min[queue];
+        out->length_max = queue + 1 < bands->bands ? bands->length_min[queue + 1] - 1 : 0;
+    }
+}
+
+/* Queue number `queue` without its documents; the leftovers stand behind the last one. */
 static Ballast__V1__Queue *message_queue(struct arena *arena, const struct plan_state *state,
-                                         const struct bands_options *bands, uint32_t queue) {
+                                         const struct plan_options *options, uint32_t queue) {
     Ballast__V1__Queue *out = message_create(arena, &ballast__v1__queue__descriptor);
     if (out == NULL) {
         return NULL;
     }
-    if (queue == bands->bands) {
+    if (queue == message_queue_total(options)) {
         out->name = arena_strdup(arena, "leftover");
         out->released = state->leftover_released;
     } else {
-        out->name = message_band_name(arena, queue);
-        out->released = state->band_released[queue];
-        out->length_min = bands->length_min[queue];
-        out->length_max = queue + 1 < bands->bands ? bands->length_min[queue + 1] - 1 : 0;
+        out->name = message_queue_name(arena, options, queue);
+        out->released = state->queue_released[queue];
+        message_queue_lengths(options, queue, out);
     }
     return out->name == NULL ? NULL : out;
 }
@@ -47,8 +75,8 @@ static void message_queue_count(Ballast__V1__Queue *queue, const struct document
 }
 
 static bool message_waiting(struct arena *arena, const struct plan_state *state,
-                            const struct bands_options *bands, Ballast__V1__Queue **queues) {
-    for (uint32_t queue = 0; queue <= bands->bands; queue++) {
+                            const struct plan_options *options, Ballast__V1__Queue **queues) {
+    for (uint32_t queue = 0; queue <= message_queue_total(options); queue++) {
         queues[queue]->waiting = arena_array(arena, queues[queue]->documents,
                                              sizeof *queues[queue]->waiting);
         if (queues[queue]->waiting == NULL) {
@@ -56,7 +84,7 @@ static bool message_waiting(struct arena *arena, const struct plan_state *state,
         }
     }
     for (uint32_t i = 0; i < state->waiting_count; i++) {
-        Ballast__V1__Queue *queue = queues[message_queue_of(bands, &state->waiting[i])];
+        Ballast__V1__Queue *queue = queues[message_queue_of(options, &state->waiting[i])];
         Ballast__V1__Document *document = message_document(arena, &state->waiting[i].document);
         if (document == NULL) {
             return false;
@@ -67,9 +95,8 @@ static bool message_waiting(struct arena *arena, const struct plan_state *state,
 }
 
 Ballast__V1__QueuesResponse *message_queues(struct arena *arena, const struct plan_state *state,
-                                            const struct bands_options *policy_bands,
-                                            bool documents) {
-    uint32_t count = policy_bands->bands + 1;
+                                            const struct plan_options *options, bool documents) {
+    uint32_t count = message_queue_total(options) + 1;
     Ballast__V1__QueuesResponse *out = message_create(arena,
                                                       &ballast__v1__queues_response__descriptor);
     Ballast__V1__Queue **queues = arena_array(arena, count, sizeof(Ballast__V1__Queue *));
@@ -77,16 +104,16 @@ Ballast__V1__QueuesResponse *message_queues(struct arena *arena, const struct pl
         return NULL;
     }
     for (uint32_t queue = 0; queue < count; queue++) {
-        queues[queue] = message_queue(arena, state, policy_bands, queue);
+        queues[queue] = message_queue(arena, state, options, queue);
         if (queues[queue] == NULL) {
             return NULL;
         }
     }
     for (uint32_t i = 0; i < state->waiting_count; i++) {
         const struct waiting *waiting = &state->waiting[i];
-        message_queue_count(queues[message_queue_of(policy_bands, waiting)], &waiting->document);
+        message_queue_count(queues[message_queue_of(options, waiting)], &waiting->document);
     }
-    if (documents && !message_waiting(arena, state, policy_bands, queues)) {
+    if (documents && !message_waiting(arena, state, options, queues)) {
         return NULL;
     }
     out->queues = queues;
@@ -117,8 +144,8 @@ Ballast__V1__DatasetStatus *message_dataset(struct arena *arena, const struct pl
     out->documents = documents;
     out->tokens = tokens;
     out->epoch = message_epoch(cursor);
-    out->arrived_documents = cursor->arrived_documents;
-    out->arrived_tokens = cursor->arrived_tokens;
+    out->arrived_documents = plan_state_arrived_documents(state, dataset);
+    out->arrived_tokens = plan_state_arrived_tokens(state, dataset);
     out->delivered_tokens = delays->delivered_tokens;
     out->waiting_tokens = plan_state_waiting_tokens(state, dataset);
     out->dropped_tokens = cursor->dropped_tokens;

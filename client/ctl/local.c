@@ -209,8 +209,7 @@ static int local_queues(struct ctl *ctl, bool documents, Ballast__V1__QueuesResp
         return rc;
     }
     struct stream *stream = &ctl->local->stream;
-    *out = message_queues(&ctl->arena, stream->state, &planner_options(stream->planner)->bands,
-                          documents);
+    *out = message_queues(&ctl->arena, stream->state, planner_options(stream->planner), documents);
     return *out == NULL ? no_memory(ctl) : 0;
 }
 

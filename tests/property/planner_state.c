@@ -55,9 +55,19 @@ static void make_waiting(uint64_t *dice, struct plan_state *state) {
         nominal += splitmix_between(dice, 0, 9) == 0;
         waiting->document.stream_index = index;
         waiting->document.nominal_step = nominal;
-        waiting->kind = splitmix_between(dice, 0, 1) == 0 ? WAITING_IN_BAND : WAITING_LEFT_OVER;
+        waiting->kind = splitmix_between(dice, 0, 1) == 0 ? WAITING_IN_QUEUE : WAITING_LEFT_OVER;
     }
     state->stream_parts = index + 1 + number(dice, 12);
+}
+
+static void make_runs(uint64_t *dice, struct plan_state *state) {
+    uint64_t end = state->stream_parts;
+    state->run_count = state->draining ? 0 : (uint32_t)number(dice, 7);
+    for (uint32_t i = 0; i < state->run_count; i++) {
+        state->runs[i].index = end + 1 + number(dice, 10);
+        state->runs[i].count = 1 + number(dice, 10);
+        end = state->runs[i].index + state->runs[i].count;
+    }
 }
 
 static int drain_order(const void *a, const void *b) {
@@ -118,15 +128,22 @@ static void make_books(uint64_t *dice, struct plan_state *state) {
             delays->delay_max = j;
         }
         delays->delivered_documents = number(dice, 30);
+        if (state->run_count > 0) {
+            delays->tokens_by_delay[0] += 1;
+            delays->delivered_tokens += 1;
+            delays->early_tokens = 1 + number(dice, 40) % delays->delivered_tokens;
+            delays->early_documents = number(dice, 30) % (delays->delivered_documents + 1);
+        }
         delays->delay_token_steps = number(dice, 50);
         cursor->dropped_tokens = number(dice, 40);
         cursor->truncated_tokens = cursor->dropped_tokens / 3;
         cursor->dropped_documents = number(dice, 30);
         cursor->empty_documents = cursor->dropped_documents / 2;
         cursor->overlong_documents = cursor->dropped_documents / 2;
-        cursor->arrived_tokens = delays->delivered_tokens + cursor->dropped_tokens +
-                                 plan_state_waiting_tokens(state, i);
-        cursor->arrived_documents = delays->delivered_documents + cursor->dropped_documents;
+        cursor->arrived_tokens = delays->delivered_tokens - delays->early_tokens +
+                                 cursor->dropped_tokens + plan_state_waiting_tokens(state, i);
+        cursor->arrived_documents = delays->delivered_documents - delays->early_documents +
+                                    cursor->dropped_documents;
         state->stream_tokens += cursor->arrived_tokens - cursor->dropped_tokens;
         state->delivered_tokens += delays->delivered_tokens;
     }
@@ -143,13 +160,15 @@ static struct plan_state *make_state(uint64_t seed) {
     struct plan_state *state = plan_state_create(datasets, WAITING_MAX);
     state->step = number(&dice, 40);
     state->target_tokens = number(&dice, 61);
+    state->slip_tokens = number(&dice, 50);
     state->leftover_released = number(&dice, 40);
     for (uint32_t band = 0; band < BANDS_MAX; band++) {
-        state->band_released[band] = number(&dice, 40);
+        state->queue_released[band] = number(&dice, 40);
     }
     make_cursor(&dice, state);
     make_waiting(&dice, state);
     make_drain(&dice, state);
+    make_runs(&dice, state);
     make_books(&dice, state);
     return state;
 }
@@ -157,6 +176,7 @@ static struct plan_state *make_state(uint64_t seed) {
 static bool states_equal(const struct plan_state *a, const struct plan_state *b) {
     uint32_t datasets = a->cursor.dataset_count;
     bool counters = a->step == b->step && a->target_tokens == b->target_tokens &&
+                    a->slip_tokens == b->slip_tokens && a->run_count == b->run_count &&
                     a->stream_tokens == b->stream_tokens && a->stream_parts == b->stream_parts &&
                     a->delivered_tokens == b->delivered_tokens &&
                     a->leftover_released == b->leftover_released && a->draining == b->draining &&
@@ -167,11 +187,12 @@ static bool states_equal(const struct plan_state *a, const struct plan_state *b)
                     a->cursor.open_epoch == b->cursor.open_epoch &&
                     a->cursor.open_offset == b->cursor.open_offset &&
                     a->cursor.open_length == b->cursor.open_length &&
-                    memcmp(a->band_released, b->band_released, sizeof a->band_released) == 0;
+                    memcmp(a->queue_released, b->queue_released, sizeof a->queue_released) == 0;
     return counters &&
            memcmp(a->cursor.datasets, b->cursor.datasets, datasets * sizeof *a->cursor.datasets) ==
                0 &&
            memcmp(a->delays, b->delays, datasets * sizeof *a->delays) == 0 &&
+           memcmp(a->runs, b->runs, a->run_count * sizeof *a->runs) == 0 &&
            memcmp(a->waiting, b->waiting, a->waiting_count * sizeof *a->waiting) == 0;
 }
 
@@ -282,6 +303,8 @@ static size_t make_small(uint64_t seed, uint8_t *bytes, uint32_t *datasets) {
     make_waiting(&dice, made);
     made->waiting_count = made->waiting_count < 6 ? made->waiting_count : 6;
     make_drain(&dice, made);
+    make_runs(&dice, made);
+    made->run_count = made->run_count < 4 ? made->run_count : 4;
     make_books(&dice, made);
     *datasets = made->cursor.dataset_count;
     size_t count = plan_state_encode(made, bytes, BYTES);
@@ -366,9 +389,12 @@ static void refusals_say_which(void **state) {
     assert_non_null(strstr(error.text, "queues.waiting_max"));
     assert_int_equal(plan_state_decode(made, bytes, 0, &error), -EBADMSG);
     assert_int_equal(plan_state_decode(made, NULL, 0, &error), -EBADMSG);
-    bytes[4] = 2; /* the version */
+    bytes[4] = 3; /* the version */
     assert_int_equal(plan_state_decode(made, bytes, count, &error), -ENOSYS);
     assert_non_null(strstr(error.text, "byte 5"));
+    bytes[4] = 1;
+    assert_int_equal(plan_state_decode(made, bytes, count, &error), -ENOSYS);
+    assert_non_null(strstr(error.text, "older"));
     plan_state_destroy(made);
     plan_state_destroy(other);
     plan_state_destroy(small);

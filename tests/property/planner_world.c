@@ -31,6 +31,7 @@ struct plan_options world_options(void) {
         .waiting_max = WORLD_NO_LIMIT,
         .backlog_max = 100,
         .bands = {.bands = BANDS_AUTO, .age_max = 64},
+        .level = LEVEL_AUTO_OPTIONS,
         .layouts = {.allowed = 1u << LAYOUT_PER_SEQUENCE | 1u << LAYOUT_PER_DOCUMENT,
                     .fragments_max = 65536},
         .model = {.layers = 4,
@@ -116,12 +117,29 @@ static void world_make_queues(struct plan_options *options, uint64_t *dice) {
     }
 }
 
-void world_make(struct world *world, uint64_t seed) {
+static void world_make_parameters(struct plan_options *options, uint64_t *dice) {
+    struct level_options *level = &options->level;
+    options->level_preset = splitmix_between(dice, LEVEL_BALANCED, LEVEL_FINE);
+    if (splitmix_between(dice, 0, 1) == 0) {
+        return;
+    }
+    level->look_ahead = splitmix_between(dice, 0, 4);
+    level->horizon = level->look_ahead + splitmix_between(dice, 3, 6);
+    level->max_backlog = splitmix_between(dice, 0, 3 * LEVEL_PPM);
+    level->horizon += level->horizon < 5 ? 5 : 0;
+    level->max_age = splitmix_between(dice, 0, 8);
+    level->candidate_length = splitmix_between(dice, 1, options->window);
+    level->max_evaluations = splitmix_between(dice, 1, 8);
+    level->fit_window = splitmix_between(dice, 1, 4);
+}
+
+static void world_make_policy(struct world *world, uint64_t seed, bool level) {
     uint64_t dice = seed;
     struct plan_options *options = &world->options;
     world->seed = seed;
     *options = world_options();
     options->policy = splitmix_between(&dice, POLICY_PLAIN, POLICY_WLB_BANDS);
+    options->policy = level ? POLICY_WLB_LEVEL : options->policy;
     options->dp = splitmix_between(&dice, 1, 3);
     options->cp = splitmix_between(&dice, 1, 4);
     options->tp = splitmix_between(&dice, 1, 3);
@@ -133,10 +151,21 @@ void world_make(struct world *world, uint64_t seed) {
     options->model.cost_linear = splitmix_between(&dice, 0, 1) == 0 ? 0 : 8;
     world_make_lengths(options, &dice);
     world_make_queues(options, &dice);
+    if (options->policy == POLICY_WLB_LEVEL) {
+        world_make_parameters(options, &dice);
+    }
     struct error error;
     if (plan_options_resolve(options, &error) != 0) {
         print_error("%s\n", error.text);
         world_fail(world, "the options hold together", __FILE__, __LINE__);
     }
     world_make_stream(world, &dice);
+}
+
+void world_make(struct world *world, uint64_t seed) {
+    world_make_policy(world, seed, false);
+}
+
+void world_make_level(struct world *world, uint64_t seed) {
+    world_make_policy(world, seed, true);
 }

@@ -17,8 +17,12 @@ struct world {
     struct plan_options options; /* resolved */
 };
 
-/* Any policy, mesh, limits, lengths (empty, overlong, all equal, exactly the limit), epochs. */
+/* Any policy but wlb:level, mesh, limits, lengths (empty, overlong, all equal, exactly the limit),
+ * epochs. */
 void world_make(struct world *world, uint64_t seed);
+
+/* Likewise with wlb:level and any parameters. */
+void world_make_level(struct world *world, uint64_t seed);
 
 /* Options of a small, valid job: wlb:none, one micro-batch of 64 tokens, no limit in sight. */
 struct plan_options world_options(void);

@@ -200,7 +200,7 @@ static void unknown_names_suggest_the_nearest(void **state) {
     (void)state;
     expect_refusal("[plan]\nwindw = 5\n",
                    "test.conf:2: unknown key windw in [plan]; did you mean [plan] window?");
-    expect_refusal("[plan]\nmax_age = 5\n", "did you mean [queues] max_age?");
+    expect_refusal("[plan]\nmax_age = 5\n", "did you mean [level] max_age?");
     expect_refusal("[plann]\n", "test.conf:1: unknown section [plann]; did you mean [plan]?");
     expect_refusal("[zzzzzzzz]\n", "unknown section [zzzzzzzz]");
     expect_refusal("[plan]\nxyzzyxyzzy = 5\n", "unknown key xyzzyxyzzy in [plan]");
@@ -313,7 +313,7 @@ static void a_missing_file_is_named(void **state) {
 /* The words in the table are the ones that planner and sharding go by. */
 static void names_are_those_of_their_owners(void **state) {
     (void)state;
-    for (enum policy policy = POLICY_PLAIN; policy <= POLICY_WLB_BANDS; policy++) {
+    for (enum policy policy = POLICY_PLAIN; policy <= POLICY_WLB_LEVEL; policy++) {
         struct config config = {.plan.policy = policy};
         const struct config_key *key = config_key_at(config_key_find("plan", "policy"));
         char text[CONFIG_VALUE_BYTES];

@@ -59,6 +59,7 @@ static int set_up(void **state) {
         .waiting_max = 256,
         .backlog_max = 4,
         .bands = {.bands = BANDS_AUTO, .age_max = 8},
+        .level = LEVEL_AUTO_OPTIONS,
         .layouts = {.allowed = 1 << LAYOUT_PER_SEQUENCE, .fragments_max = 1024},
         .model = {.layers = 4,
                   .hidden = 256,

@@ -194,13 +194,36 @@ static void the_smallest_job_resolves(void **state) {
     refuses(options, "plan.policy");
 }
 
+static void level_parameters_are_the_presets_or_given(void **state) {
+    (void)state;
+    struct plan_options options = job();
+    assert_int_equal(resolved(options).level.token_tolerance, 250000);
+    assert_int_equal(resolved(options).level.candidate_length, 131072 / 8);
+    assert_int_equal(resolved(options).level.bins, 8);
+    options.level_preset = LEVEL_STEADY;
+    options.level.look_ahead = 0;
+    assert_int_equal(resolved(options).level.token_tolerance, 10000);
+    assert_int_equal(resolved(options).level.look_ahead, 0);
+    assert_int_equal(resolved(options).level.horizon, 6);
+    options.level.horizon = 3;
+    refuses(options, "level.horizon = 3");
+    options = job();
+    options.level.allowance_urgent = 0;
+    refuses(options, "level.allowance_urgent = 0");
+    options = job();
+    options.level.candidate_length = 0;
+    refuses(options, "level.candidate_length = 0");
+}
+
 static void policies_have_names(void **state) {
     (void)state;
     enum policy policy = POLICY_PLAIN;
     assert_int_equal(policy_parse("wlb:bands", &policy), 0);
     assert_int_equal(policy, POLICY_WLB_BANDS);
-    assert_int_equal(policy_parse("wlb:level", &policy), -EINVAL);
+    assert_int_equal(policy_parse("wlb:levels", &policy), -EINVAL);
     assert_int_equal(policy, POLICY_WLB_BANDS);
+    assert_int_equal(policy_parse("wlb:level", &policy), 0);
+    assert_int_equal(policy, POLICY_WLB_LEVEL);
     assert_string_equal(policy_name(POLICY_PLAIN), "plain");
     assert_string_equal(policy_name(POLICY_WLB_NONE), "wlb:none");
     assert_null(policy_name((enum policy)77));
@@ -215,6 +238,7 @@ int main(void) {
         cmocka_unit_test(zeros_and_giants_are_refused_by_name),
         cmocka_unit_test(plain_wants_windows_that_the_ranks_divide),
         cmocka_unit_test(the_smallest_job_resolves),
+        cmocka_unit_test(level_parameters_are_the_presets_or_given),
         cmocka_unit_test(policies_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -142,8 +142,8 @@ static void an_outlier_waits_for_its_like(void **state) {
     expect_step(&job, "1 3|2"); /* 0 waits */
     assert_int_equal(job.now->waiting_count, 1);
     assert_int_equal(job.now->waiting[0].document.stream_index, 0);
-    assert_int_equal(job.now->waiting[0].kind, WAITING_IN_BAND);
-    assert_int_equal(job.now->band_released[0], 0);
+    assert_int_equal(job.now->waiting[0].kind, WAITING_IN_QUEUE);
+    assert_int_equal(job.now->queue_released[0], 0);
     job_stop(&job);
 }
 
@@ -175,7 +175,7 @@ static void what_is_due_leaves_alone(void **state) {
         assert_int_equal(plan->balance.delay_max, step == 3 ? 3 : 0);
         step_plan_destroy(plan);
     }
-    assert_int_equal(job.now->band_released[0], 1);
+    assert_int_equal(job.now->queue_released[0], 1);
     job_stop(&job);
 }
 
@@ -388,7 +388,7 @@ static void the_drain_gives_every_step_its_micro_batches(void **state) {
     assert_int_equal(job.now->waiting[0].bin, 2);
     expect_step(&job, "4|");
     assert_false(job.now->draining);
-    assert_int_equal(job.now->band_released[0] + job.now->band_released[1], 2);
+    assert_int_equal(job.now->queue_released[0] + job.now->queue_released[1], 2);
     expect_end(&job);
     job_stop(&job);
 }

@@ -10,8 +10,9 @@
 
 enum { DATASETS = 2, WAITING = 6 };
 
-static const struct bands_options bands = {
-    .length_min = {100, 1000}, .bands = 2, .group = 4, .age_max = 64};
+static const struct plan_options options = {
+    .policy = POLICY_WLB_BANDS,
+    .bands = {.length_min = {100, 1000}, .bands = 2, .group = 4, .age_max = 64}};
 
 /* In arrival order: bands 0, 1, 0; two leftovers; one that no band knows. */
 static struct plan_state *make_state(void) {
@@ -20,9 +21,9 @@ static struct plan_state *make_state(void) {
         uint64_t nominal_step;
         enum waiting_kind kind;
         uint32_t dataset;
-    } rows[WAITING] = {{150, 9, WAITING_IN_BAND, 0},    {5000, 7, WAITING_IN_BAND, 1},
-                       {999, 3, WAITING_IN_BAND, 1},    {20, 12, WAITING_LEFT_OVER, 0},
-                       {700, 11, WAITING_LEFT_OVER, 0}, {99, 5, WAITING_IN_BAND, 1}};
+    } rows[WAITING] = {{150, 9, WAITING_IN_QUEUE, 0},   {5000, 7, WAITING_IN_QUEUE, 1},
+                       {999, 3, WAITING_IN_QUEUE, 1},   {20, 12, WAITING_LEFT_OVER, 0},
+                       {700, 11, WAITING_LEFT_OVER, 0}, {99, 5, WAITING_IN_QUEUE, 1}};
     struct plan_state *state = plan_state_create(DATASETS, 16);
     assert_non_null(state);
     for (uint32_t i = 0; i < WAITING; i++) {
@@ -34,8 +35,8 @@ static struct plan_state *make_state(void) {
         state->waiting[i].kind = rows[i].kind;
     }
     state->waiting_count = WAITING;
-    state->band_released[0] = 21;
-    state->band_released[1] = 22;
+    state->queue_released[0] = 21;
+    state->queue_released[1] = 22;
     state->leftover_released = 23;
     return state;
 }
@@ -65,7 +66,7 @@ static void every_waiting_part_is_in_the_queue_that_it_waits_in(void **state) {
     struct arena arena;
     struct plan_state *made = make_state();
     arena_init(&arena, 1u << 16);
-    Ballast__V1__QueuesResponse *queues = message_queues(&arena, made, &bands, true);
+    Ballast__V1__QueuesResponse *queues = message_queues(&arena, made, &options, true);
     assert_non_null(queues);
     assert_int_equal(queues->n_queues, 3);
     expect_queue(queues->queues[0], "band 0", 100, 999, 21);
@@ -83,15 +84,15 @@ static void queues_are_counted_also_when_they_are_not_listed(void **state) {
     struct arena arena;
     struct plan_state *made = make_state();
     arena_init(&arena, 1u << 16);
-    Ballast__V1__QueuesResponse *queues = message_queues(&arena, made, &bands, false);
+    Ballast__V1__QueuesResponse *queues = message_queues(&arena, made, &options, false);
     assert_int_equal(queues->queues[0]->documents, 2);
     assert_int_equal(queues->queues[0]->n_waiting, 0);
     made->waiting_count = 0;
-    queues = message_queues(&arena, made, &bands, true);
+    queues = message_queues(&arena, made, &options, true);
     for (size_t i = 0; i < queues->n_queues; i++) {
         expect_waiting(queues->queues[i], NULL, 0, 0, 0);
     }
-    static const struct bands_options none = {.bands = 0};
+    static const struct plan_options none = {.policy = POLICY_WLB_NONE};
     queues = message_queues(&arena, made, &none, true);
     assert_int_equal(queues->n_queues, 1);
     assert_string_equal(queues->queues[0]->name, "leftover");
@@ -207,7 +208,7 @@ static void a_full_arena_is_null_at_every_allocation(void **state) {
     for (size_t bytes_max = 0; !queues || !dataset || !delay; bytes_max += 16) {
         struct arena arena;
         arena_init(&arena, bytes_max);
-        queues = message_queues(&arena, made, &bands, true) != NULL;
+        queues = message_queues(&arena, made, &options, true) != NULL;
         assert_true(queues || arena.full);
         arena_reset(&arena);
         dataset = message_dataset(&arena, made, 0, "man", 1, 1) != NULL;
