@@ -14,7 +14,7 @@
 #define PS_PER_NS          1000u
 #define PS_PER_US          1000000u
 #define PERMILLE           1000u
-#define PART_PS_MAX        (UINT64_C(1) << 56)
+#define PART_PS_MAX        (UINT64_C(1) << 54)
 
 typedef unsigned __int128 u128;
 
@@ -76,10 +76,13 @@ void step_load_of(const struct step_plan *plan, const struct tile_model *tiles,
     }
 }
 
-/* Times beyond a part's limit (20 hours) become it, so that sums stay within 63 bits. */
+/* Times beyond a part's limit (5 hours) become it, so that sums stay within 63 bits. */
 static uint64_t step_scale(u128 value, uint32_t permille) {
-    u128 scaled = value * permille / PERMILLE;
-    return scaled < PART_PS_MAX ? (uint64_t)scaled : PART_PS_MAX;
+    u128 product = value * permille;
+    if (product >= (u128)PART_PS_MAX * PERMILLE) {
+        return PART_PS_MAX;
+    }
+    return (uint64_t)product / PERMILLE;
 }
 
 static uint64_t step_link_ps(const struct link_rate *rate, u128 bytes) {
@@ -167,6 +170,9 @@ static uint32_t step_layers(const struct step_time_model *model, uint32_t virtua
     if (options->layers != NULL) {
         return options->layers[virtual_stage];
     }
+    if (model->even_layers > 0) {
+        return model->even_layers;
+    }
     uint64_t layers = options->shape.layers;
     return (uint32_t)(layers * (virtual_stage + 1) / model->virtual_stages -
                       layers * virtual_stage / model->virtual_stages);
@@ -200,25 +206,35 @@ static uint64_t step_parts_ns(const struct step_parts *parts) {
            PS_PER_NS;
 }
 
-/* One direction of a micro-batch through all stages. */
+/* One direction of a micro-batch through all stages: the durations, if `out` is not NULL, and their
+ * sum. Chunks of as many layers take as long. */
 static uint64_t step_chain_ns(const struct step_time_model *model, const struct step_parts *layer,
-                              bool backward) {
-    uint64_t ns = 0;
+                              bool backward, uint64_t *out) {
+    uint64_t sum_ns = 0;
+    uint64_t chunk_ns = 0;
+    uint32_t layers = 0;
     for (uint32_t q = 0; q < model->virtual_stages; q++) {
-        struct step_parts parts = step_operation(model, layer, q, backward);
-        ns += step_parts_ns(&parts);
+        if (step_layers(model, q) != layers || q == model->virtual_stages - 1) {
+            struct step_parts parts = step_operation(model, layer, q, backward);
+            chunk_ns = step_parts_ns(&parts);
+            layers = step_layers(model, q);
+        }
+        if (out != NULL) {
+            out[q] = chunk_ns;
+        }
+        sum_ns += chunk_ns;
     }
-    return ns;
+    return sum_ns;
 }
 
 uint64_t step_time_forward_ns(const struct step_time_model *model, const struct step_load *load) {
     struct step_parts layer = step_layer(model, load);
-    return step_chain_ns(model, &layer, false);
+    return step_chain_ns(model, &layer, false, NULL);
 }
 
 static uint64_t step_work_ns(const struct step_time_model *model, const struct step_load *load) {
     struct step_parts layer = step_layer(model, load);
-    return step_chain_ns(model, &layer, false) + step_chain_ns(model, &layer, true);
+    return step_chain_ns(model, &layer, false, NULL) + step_chain_ns(model, &layer, true, NULL);
 }
 
 static void *step_array(uint8_t *memory, size_t *at, size_t bytes) {
@@ -291,13 +307,9 @@ static void step_durations(const struct step_time_model *model, const struct ste
         scratch->send[i] = step_scale(step_link_ps(link, step_send_bytes(model, load->rows)),
                                       options->exposed_pp_permille) /
                            PS_PER_NS;
-        for (uint32_t q = 0; q < model->virtual_stages; q++) {
-            size_t at = (size_t)i * model->virtual_stages + q;
-            struct step_parts forward = step_operation(model, &scratch->layers[i], q, false);
-            struct step_parts backward = step_operation(model, &scratch->layers[i], q, true);
-            scratch->forward[at] = step_parts_ns(&forward);
-            scratch->backward[at] = step_parts_ns(&backward);
-        }
+        size_t at = (size_t)i * model->virtual_stages;
+        (void)step_chain_ns(model, &scratch->layers[i], false, &scratch->forward[at]);
+        (void)step_chain_ns(model, &scratch->layers[i], true, &scratch->backward[at]);
     }
 }
 
@@ -334,8 +346,8 @@ static void step_ratios(const struct step_time_model *model, const struct step_l
     uint64_t replica_ns = 0;
     for (uint32_t i = 0; i < options->micro_batches; i++) {
         struct step_parts layer = step_layer(model, &loads[i]);
-        uint64_t forward_ns = step_chain_ns(model, &layer, false);
-        uint64_t chain_ns = forward_ns + step_chain_ns(model, &layer, true);
+        uint64_t forward_ns = step_chain_ns(model, &layer, false, NULL);
+        uint64_t chain_ns = forward_ns + step_chain_ns(model, &layer, true, NULL);
         step_spread_add(&forward, forward_ns);
         step_spread_add(&attention, loads[i].attention_sum_ps);
         context += (u128)balance_ppm(loads[i].attention_ps, loads[i].attention_sum_ps,
@@ -613,10 +625,13 @@ int step_time_init(struct step_time_model *model, const struct step_time_options
             .chunks = options->chunks,
             .send_depth = options->send_depth,
         };
-        made.virtual_stages = options->pp * options->chunks;
         code = pipeline_check(&made.shape, error);
     }
     if (code == 0) {
+        made.virtual_stages = options->pp * options->chunks;
+        if (options->shape.layers % made.virtual_stages == 0) {
+            made.even_layers = options->shape.layers / made.virtual_stages;
+        }
         code = step_check_sync(options, error);
     }
     if (code == 0) {

@@ -107,6 +107,7 @@ struct step_time_model {
     struct step_time_options options;
     struct pipeline_shape shape;
     uint32_t virtual_stages;
+    uint32_t even_layers;  /* of every chunk; 0: some have one more */
     uint32_t stage_layers; /* of the fullest stage */
     uint64_t row_flops;    /* per layer, all TP ranks together, like the next */
     uint64_t row_bytes;

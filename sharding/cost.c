@@ -78,16 +78,43 @@ static uint64_t floor_sum(uint64_t count, uint64_t divisor, uint64_t slope, uint
     return sum;
 }
 
+/* Sum over j in [0, count) of floor(j / 2^shift). */
+static uint64_t shift_sum(uint64_t count, unsigned shift) {
+    uint64_t whole = count >> shift;
+    return whole > 0 ? ((whole * (whole - 1) / 2) << shift) + whole * (count - (whole << shift))
+                     : 0;
+}
+
+/* Sum over i in [0, tiles) of floor((tile_tokens * i + offset) / 128). */
+static uint64_t tile_block_sum(uint64_t tiles, uint32_t tile_tokens, uint64_t offset) {
+    if (KEYS_PER_BLOCK % tile_tokens != 0) {
+        return floor_sum(tiles, KEYS_PER_BLOCK, tile_tokens, offset);
+    }
+    unsigned tile_shift = (unsigned)__builtin_ctz(tile_tokens);
+    unsigned block_shift = (unsigned)__builtin_ctz(KEYS_PER_BLOCK) - tile_shift;
+    uint64_t first = offset >> tile_shift;
+    return shift_sum(first + tiles, block_shift) - shift_sum(first, block_shift);
+}
+
 /* Key blocks over all query tiles: a tile that ends at row e of the document sees
  * ceil(e / 128). */
 static uint64_t tile_blocks(struct fragment fragment, uint32_t tile_tokens) {
     uint64_t full_tiles = fragment.length / tile_tokens;
     uint64_t first_end = (uint64_t)fragment.start + tile_tokens;
-    uint64_t blocks = floor_sum(full_tiles, KEYS_PER_BLOCK, tile_tokens,
-                                first_end + KEYS_PER_BLOCK - 1);
+    uint64_t blocks = tile_block_sum(full_tiles, tile_tokens, first_end + KEYS_PER_BLOCK - 1);
     if (fragment.length % tile_tokens != 0) {
         blocks += divide_up((uint64_t)fragment.start + fragment.length, KEYS_PER_BLOCK);
     }
+    return blocks;
+}
+
+/* Adds one fragment's query tiles; returns their key blocks. */
+static uint64_t tile_fragment_add(const struct tile_model *model, struct fragment fragment,
+                                  uint32_t tile_tokens, struct tile_load *forward) {
+    uint64_t end = (uint64_t)fragment.start + fragment.length;
+    uint64_t blocks = tile_blocks(fragment, tile_tokens);
+    tile_load_add(forward, &model->forward, divide_up(fragment.length, tile_tokens), blocks,
+                  divide_up(end, KEYS_PER_BLOCK));
     return blocks;
 }
 
@@ -104,11 +131,8 @@ static uint32_t tile_slice_add(const struct tile_model *model, const struct frag
     for (; taken < count && fragments[taken].document == fragments[0].document; taken++) {
         struct fragment fragment = fragments[taken];
         uint64_t end = (uint64_t)fragment.start + fragment.length;
-        uint64_t tiles = divide_up(fragment.length, tile_tokens);
-        uint64_t blocks = tile_blocks(fragment, tile_tokens);
-        tile_load_add(forward, &model->forward, tiles, blocks, divide_up(end, KEYS_PER_BLOCK));
-        slice_tiles += tiles;
-        slice_blocks += blocks;
+        slice_blocks += tile_fragment_add(model, fragment, tile_tokens, forward);
+        slice_tiles += divide_up(fragment.length, tile_tokens);
         keys = end > keys ? end : keys;
     }
     tile_load_add(backward, &model->backward, divide_up(keys, KEYS_PER_BLOCK), slice_blocks,
@@ -153,10 +177,10 @@ uint64_t tile_forward_ps(const struct tile_model *model, const struct fragment *
     if (count == 0) {
         return 0;
     }
+    uint32_t tile_tokens = TILE_ROWS / (model->q_heads / model->kv_heads);
     struct tile_load forward = {0};
-    struct tile_load backward = {0};
-    for (uint32_t i = 0; i < count;) {
-        i += tile_slice_add(model, fragments + i, count - i, &forward, &backward);
+    for (uint32_t i = 0; i < count; i++) {
+        tile_fragment_add(model, fragments[i], tile_tokens, &forward);
     }
     return tile_saturate(tile_direction_ps(model, &model->forward, &forward));
 }
