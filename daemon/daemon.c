@@ -26,6 +26,7 @@ int daemon_exit_code(int error) {
         return DAEMON_EXIT_CONFIG;
     case -EBADMSG:
     case -EILSEQ:
+    case -ENOSYS: /* of a format that this version cannot read */
         return DAEMON_EXIT_DATA;
     default:
         return DAEMON_EXIT_IO;

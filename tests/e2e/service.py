@@ -93,6 +93,11 @@ def test_exit_codes_tell_what_was_wrong():
             f.write(b"\xff\xff\xff\x7f")
         code, text = daemon_output(world)
         assert code == 65 and "d.idx" in text, (code, text)
+        with open(os.path.join(world.dir, "d.idx"), "r+b") as f:
+            f.seek(9)
+            f.write(b"\x02")
+        code, text = daemon_output(world)
+        assert code == 65 and "version 2" in text, (code, text)
         done = subprocess.run([os.path.join(BIN, "ballastd"), "--print-config"], capture_output=True)
         assert done.returncode == 0 and b"[plan]" in done.stdout
 
