@@ -138,5 +138,56 @@ def test_ranks_killed_at_random_moments_resume_at_their_commit():
         world.stop()
 
 
+def test_kills_during_start_up_and_of_ranks_with_the_daemon_change_nothing():
+    kills = 300 if FULL else 15
+    seed = int(os.environ.get("BALLAST_SEED", time.time_ns() % 1000000))
+    print(f"      seed {seed} (BALLAST_SEED)", flush=True)
+    rng = random.Random(seed)
+    with world_with_corpus(daemon={"lease": "2s"}) as world:
+        lives = {place: [] for place in ALL}
+
+        def connect(place):
+            lives[place].append(world.rank(*place, think_ms=rng.choice((0, 2)), credits=rng.choice((1, 8)),
+                                           commit_every=rng.choice((1, 3)), connect_timeout_ms=60000))
+
+        world.start()
+        for place in ALL:
+            connect(place)
+        for _ in range(kills):
+            time.sleep(rng.uniform(0.05, 0.3))
+            world.daemon.send_signal(rng.choice((signal.SIGKILL, signal.SIGSTOP)))
+            place = rng.choice(ALL)
+            lives[place][-1].process.kill()
+            lives[place][-1].process.wait()
+            world.kill()
+            for _ in range(rng.randrange(3)):
+                world.start(ready=False)
+                time.sleep(rng.uniform(0, 0.05))
+                assert world.daemon.poll() is None, "ballastd left by itself"
+                world.kill()
+            connect(place)
+            world.start()
+        before = {place: len(lives[place][-1].lines()) for place in ALL}
+        world.wait_for(lambda: all(len(lives[p][-1].lines()) > before[p] + 8 for p in ALL), "all go on")
+        for place in ALL:
+            lives[place][-1].process.send_signal(signal.SIGTERM)
+            lives[place][-1].finish()
+        world.stop()
+        known = {}
+        for place in ALL:
+            last = -1
+            for rank in lives[place]:
+                lines = rank.lines()
+                in_order(lines, MICRO_BATCHES // 2)
+                assert not lines or lines[0]["index"] == 0 and lines[0]["step"] <= last + 1, "a step is missing"
+                last = max([last] + [line["step"] for line in lines])
+                for line in lines:
+                    for key, value in (((line["step"],), line["plan_digest"]),
+                                       ((line["step"], place[0], place[2], line["index"]), line["tokens_xxh"])):
+                        assert known.setdefault(key, value) == value, key
+        expected = reference()
+        assert all(known.get((step,), digest) == digest for step, digest in expected.items())
+
+
 if __name__ == "__main__":
     main(globals())

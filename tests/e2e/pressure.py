@@ -1,7 +1,9 @@
 #!/usr/bin/python3
 """Loads that go to the limits: memory, answers that nobody reads, plans as large as they get."""
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -11,7 +13,7 @@ import numpy
 
 from faults import Raw, small_world
 from service import field, hello, log, memory
-from world import World, main, write_corpus
+from world import World, in_order, main, write_corpus
 
 MEMORY_KB = 64 * 1024  # beside the slab
 
@@ -96,6 +98,94 @@ def test_the_slab_is_handed_to_many_ranks_at_once_and_past_those_who_keep_tokens
         for data in keepers:
             data.close()
         world.stop()
+
+
+def number(field_number, value):
+    """A varint field of a protobuf message."""
+    out = bytearray([field_number << 3])
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes(out + bytes([value]))
+
+
+def nested(field_number, data):
+    return bytes([field_number << 3 | 2]) + number(0, len(data))[1:] + data
+
+
+def hostile_messages():
+    """What a field may hold that no client would send; the large ones just fit a frame."""
+    deep = b""
+    while len(deep) < 60000:
+        deep = nested(3, deep)
+    return [
+        b"\x0a\x00" * 2000000,            # two million empty parts
+        b"\x12\x00" * 2000000,            # ... or released batches
+        b"\x28\x03" * 2000000,            # ... or enums
+        nested(5, b"\x03" * 4000000),     # ... packed
+        deep,
+        b"\x0b" * 100000,                 # groups that never end
+        b"\x0f",                          # no wire type
+        b"\xff" * 4000000,                # a varint that never ends
+        number(1, 2**64 - 1) + number(2, 2**64 - 1),
+        nested(3, number(1, 2**63) + number(3, 2**40)),
+        nested(2, number(1, 1) + b"\x12\x00" * 1000) * 500,
+        b"\x08",                          # cut off
+    ]
+
+
+def test_hostile_messages_are_answered_and_leave_nothing_behind():
+    rng = random.Random(11)
+    with small_world(limits={"connections": 400}) as world:
+        world.start()
+        pid = world.daemon.pid
+        rank = world.rank(0, cp=0, think_ms=2)
+        world.wait_for(lambda: len(rank.lines()) > 4, "the rank is served")
+        world.live("status")
+        descriptors = len(os.listdir(f"/proc/{pid}/fd"))
+        threads = len(os.listdir(f"/proc/{pid}/task"))
+        most = 0
+        for service, methods in ((b"ballast.v1.Loader", (b"Hello", b"Stream", b"Commit", b"Seek")),
+                                 (b"ballast.v1.Admin", (b"Queues", b"Plan"))):
+            for method in methods:
+                for message in hostile_messages():
+                    raw = Raw(world.socket)
+                    body = nested(1, service) + nested(2, method) + nested(3, message)
+                    raw.frame(1, 1, 1, body[: 4 << 20])
+                    assert raw.receive() is not None, (method, message[:8])
+                    raw.socket.close()
+                    most = max(most, memory(pid))
+        for _ in range(500):
+            raw = Raw(world.socket)
+            with contextlib.suppress(OSError):
+                for _ in range(3):
+                    raw.frame(rng.choice((0, 1, 2, 3, 2**32 - 1)), rng.randrange(5), rng.randrange(8),
+                              rng.randbytes(rng.randrange(64)))
+            raw.socket.close()
+        print(f"      {most} KB")
+        assert most < MEMORY_KB
+        world.wait_for(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= descriptors, "descriptors are closed")
+        assert len(os.listdir(f"/proc/{pid}/task")) == threads
+        rank.process.send_signal(signal.SIGTERM)
+        in_order(rank.finish(), 2)
+        world.stop()
+
+
+def test_a_rank_that_comes_late_catches_up_with_the_fewest_slots():
+    with small_world(slab={"slots": 20}) as world:
+        for credits in (1, 8):
+            world.start()
+            first = world.live("status")["committed_step"]
+            ahead = [world.rank(0, cp=0, credits=credits, parts="tokens", steps=200),
+                     world.rank(0, cp=1, credits=credits, parts="plan", steps=200),
+                     world.rank(1, cp=0, credits=credits, parts="labels", steps=200)]
+            world.wait_for(lambda: len(ahead[0].lines()) > 100, "it is far ahead")
+            late = world.rank(1, cp=1, credits=credits, commit_every=5, steps=200)
+            for rank in ahead + [late]:
+                lines = rank.finish(60)
+                in_order(lines, 2)
+                assert lines[0]["step"] == first and len(lines) == 400
+            world.stop()
 
 
 def test_nothing_is_acknowledged_once_the_state_was_removed():
