@@ -75,7 +75,7 @@ static const struct config_key keys[] = {
 
     {.section = "plan",
      .name = "policy",
-     .fallback = "wlb:bands",
+     .fallback = "wlb:level",
      .unit = "",
      .reason =
          "How documents become micro-batches: concatenated and cut at the window (plain), of\n"

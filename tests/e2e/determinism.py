@@ -14,7 +14,7 @@ STEPS = 200
 MICRO_BATCHES = 8
 
 
-def world_with_corpus(**daemon):
+def world_with_corpus(policy="wlb:level", **daemon):
     world = World()
     datasets = []
     for seed, weight in ((1, 2), (2, 1), (3, 1)):
@@ -23,7 +23,7 @@ def world_with_corpus(**daemon):
         datasets.append((f"d{seed}", prefix, weight))
     world.config(datasets, {
         "job": {"seed": 11},
-        "plan": {"window": 2048, "micro_batches": MICRO_BATCHES, "policy": "wlb:bands"},
+        "plan": {"window": 2048, "micro_batches": MICRO_BATCHES, "policy": policy},
         "parallel": {"dp": 2, "cp": 2, "tp": 2},
         **{k: v for k, v in daemon.items()},
     })
@@ -32,17 +32,17 @@ def world_with_corpus(**daemon):
 
 
 @functools.cache
-def reference():
+def reference(policy="wlb:level"):
     """Digests of the first steps, planned by ballastctl without a daemon."""
-    with world_with_corpus() as world:
+    with world_with_corpus(policy) as world:
         answer = world.ctl_json("--config", world.config_path, "plan", "--steps", f"0..{STEPS - 1}")
         digests = {s["step"]: s["digest"] for s in answer["steps"]}
         assert len(digests) == STEPS
         return digests
 
 
-def run(places, bin_dir=None, **daemon):
-    with world_with_corpus(**daemon) as world:
+def run(places, bin_dir=None, policy="wlb:level", **daemon):
+    with world_with_corpus(policy, **daemon) as world:
         world.start(bin_dir=bin_dir)
         ranks = [world.rank(*place, bin_dir=bin_dir, steps=STEPS) for place in places]
         logs = [rank.finish(500) for rank in ranks]
@@ -55,14 +55,15 @@ def run(places, bin_dir=None, **daemon):
 ALL = [(d, 0, c, t) for d in range(2) for c in range(2) for t in range(2)]
 
 
-def expect(found):
+def expect(found, policy="wlb:level"):
     for one in found:
-        assert one == reference()
+        assert one == reference(policy)
 
 
 def test_one_rank_and_eight_ranks_see_the_digests_that_the_planner_computes_alone():
     expect(run([(0, 0, 0, 0)])[0])
     expect(run(ALL)[0])
+    expect(run(ALL, policy="wlb:bands")[0], "wlb:bands")
 
 
 def test_either_reader_gives_the_same_bytes():
@@ -86,12 +87,12 @@ def test_the_sanitizer_build_computes_the_same():
     expect(run(ALL if FULL else [(0, 0, 0, 0), (1, 0, 1, 1)], bin_dir=BIN_ASAN)[0])
 
 
-def test_kill_9_at_random_moments_changes_nothing():
+def kill_at_random_moments(policy):
     kills = 1000 if FULL else 20
     seed = int(os.environ.get("BALLAST_SEED", time.time_ns() % 1000000))
     print(f"      seed {seed} (BALLAST_SEED)", flush=True)
     rng = random.Random(seed)
-    with world_with_corpus(daemon={"ahead_steps": 4}) as world:
+    with world_with_corpus(policy, daemon={"ahead_steps": 4}) as world:
         world.start()
         ranks = [world.rank(*place, steps=STEPS * (kills // 20), think_ms=6) for place in ALL]
         for kill in range(kills):
@@ -107,7 +108,7 @@ def test_kill_9_at_random_moments_changes_nothing():
             steps = STEPS * (kills // 20)
             assert len(known) == steps * MICRO_BATCHES // 2, f"rank {rank.place} missed batches"
             found = digests(lines)
-            assert {step: found[step] for step in range(STEPS)} == reference()
+            assert {step: found[step] for step in range(STEPS)} == reference(policy)
         # The bytes, against the files.
         for step in rng.sample(range(STEPS), 12):
             plan = world.plan(step)
@@ -117,6 +118,14 @@ def test_kill_9_at_random_moments_changes_nothing():
                         for line in lines:
                             if (line["step"], line["index"]) == (step, mb["index"]):
                                 assert line["tokens_xxh"] == oracle.hash(mb, rank.place[2])
+
+
+def test_kill_9_at_random_moments_changes_nothing():
+    kill_at_random_moments("wlb:level")
+
+
+def test_kill_9_at_random_moments_changes_nothing_for_banded_queues():
+    kill_at_random_moments("wlb:bands")
 
 
 def test_ranks_killed_at_random_moments_resume_at_their_commit():

@@ -60,7 +60,7 @@ def corpus_run(datasets, cp, layouts, dump_steps=(), **plan):
     with World() as world:
         world.config(datasets, {
             "corpus": {"epochs": 3},
-            "plan": {"policy": "wlb:bands", **plan},
+            "plan": {"policy": "wlb:level", **plan},
             "parallel": {"dp": 2 if cp < 8 else 1, "cp": cp},
             "sharding": {"layouts": layouts},
             "model": {"cost": "L2/24576"},
@@ -81,6 +81,10 @@ def test_three_epochs_of_the_real_corpora_with_each_layout_forced():
             corpus_run(datasets, cp, layouts, window=65536, micro_batches=8)
 
 
+def test_three_epochs_of_the_real_corpora_in_banded_queues():
+    corpus_run(shared_corpus(), 2, "per-sequence,per-document", window=131072, micro_batches=8, policy="wlb:bands")
+
+
 def synthetic(folder):
     write_corpus(os.path.join(folder, "a"), synthetic_documents(1, 700, 3000))
     write_corpus(os.path.join(folder, "b"), synthetic_documents(2, 300, 9000, 200000), code=4)
@@ -96,7 +100,8 @@ def test_tiny_documents_every_width_and_column_at_every_context_parallel_size():
                 datasets = synthetic(world.dir)
                 world.config(datasets, {
                     "corpus": {"epochs": 2},
-                    "plan": {"window": 4080, "micro_batches": 4, "policy": "wlb:bands"},
+                    "plan": {"window": 4080, "micro_batches": 4,
+                             "policy": "wlb:bands" if cp == 3 else "wlb:level"},
                     "parallel": {"dp": 2, "cp": cp},
                     "sharding": {"layouts": layouts},
                 })

@@ -13,21 +13,23 @@ def small_world(slots="auto", **plan):
     prefix = os.path.join(world.dir, "d")
     write_corpus(prefix, synthetic_documents(6, 2000, 9000))
     world.config([("d", prefix, 1)], {
-        "plan": {"window": 8192, "micro_batches": 8, "policy": "wlb:bands", **plan},
+        "plan": {"window": 8192, "micro_batches": 8, **plan},
         "parallel": {"dp": 2, "cp": 2},
         "slab": {"slots": slots},
     })
     return world
 
 
-def check_queues(answer):
-    names = [q["name"] for q in answer["queues"]]
-    assert names[:2] == ["band 0", "band 1"] and "leftover" in names, names
+QUEUES = {"wlb:level": ["level", "short", "leftover"], "wlb:bands": ["band 0", "band 1", "leftover"]}
+
+
+def check_queues(answer, policy):
+    assert [q["name"] for q in answer["queues"]] == QUEUES[policy]
     waiting = 0
     for queue in answer["queues"]:
         assert len(queue["waiting"]) == queue["documents"]
         assert sum(d["length"] for d in queue["waiting"]) == queue["tokens"]
-        if queue["name"].startswith("band"):
+        if queue["name"] != "leftover":
             longest = queue["length_max"] or 8192  # 0: no limit but the part limit
             assert all(queue["length_min"] <= d["length"] <= longest for d in queue["waiting"])
         if queue["waiting"]:
@@ -83,14 +85,14 @@ def test_time_that_ranks_wait_is_reported():
         world.stop()
 
 
-def test_queues_plans_delays_and_corpus_live_and_with_the_daemon_down():
-    with small_world() as world:
+def inspect_live_and_down(policy):
+    with small_world(policy=policy) as world:
         world.start()
         ranks = [world.rank(d, cp=c, steps=100000, think_ms=3) for d in range(2) for c in range(2)]
         world.wait_for(lambda: all(len(r.lines()) > 100 for r in ranks), "steps go by")
-        assert check_queues(world.live("queues", "--documents")) > 0
+        world.wait_for(lambda: check_queues(world.live("queues", "--documents"), policy) > 0, "documents wait")
         table = world.ctl("--socket", world.socket, "queues").stdout
-        assert "band 0" in table and all(len(line) <= 80 for line in table.splitlines()), table
+        assert QUEUES[policy][0] in table and all(len(line) <= 80 for line in table.splitlines()), table
         status = world.live("status")
         assert status["state"] == "serving" and len(status["ranks"]) == status["ranks_expected"] == 4
         assert status["plan_ns_p99"] >= status["plan_ns_p50"] > 0
@@ -120,7 +122,7 @@ def test_queues_plans_delays_and_corpus_live_and_with_the_daemon_down():
             return world.ctl_json("--config", world.config_path, "--state", world.state, *question)
 
         assert answers == [down(*question) for question in questions]
-        assert check_queues(answers[0]) > 0
+        assert check_queues(answers[0], policy) > 0 or policy == "wlb:level", "level may hold nothing"
         stored = down("status")
         assert stored["state"] == "stopped" and stored["committed_step"] > 0
         for name in ("job_digest", "next_step", "committed_step", "durable_step", "generation", "profile",
@@ -128,6 +130,14 @@ def test_queues_plans_delays_and_corpus_live_and_with_the_daemon_down():
             assert stored[name] == last[name], name
         again = down("plan", stored["committed_step"])["plan"]
         assert again["digest"] == world.plan(stored["committed_step"])["digest"]
+
+
+def test_queues_plans_delays_and_corpus_live_and_with_the_daemon_down():
+    inspect_live_and_down("wlb:level")
+
+
+def test_banded_queues_live_and_with_the_daemon_down():
+    inspect_live_and_down("wlb:bands")
 
 
 def test_drain_ends_the_stream_for_every_rank_at_the_same_step_and_a_restart_goes_on():

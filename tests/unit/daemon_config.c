@@ -85,9 +85,10 @@ static void datasets_and_defaults_are_enough(void **state) {
     assert_int_equal(config->plan.window, 131072);
     assert_int_equal(config->plan.tokens_max, 163840);
     assert_int_equal(config->plan.step_tokens, 8 * 131072);
-    assert_int_equal(config->plan.bands.bands, 2);
-    assert_int_equal(config->plan.bands.length_min[0], 49152);
-    assert_int_equal(config->plan.bands.length_min[1], 81920);
+    assert_int_equal(config->plan.policy, POLICY_WLB_LEVEL);
+    assert_int_equal(config->plan.bands.bands, 0);
+    assert_int_equal(config->plan.level.token_tolerance, 250000);
+    assert_int_equal(config->plan.level.candidate_length, 16384);
     assert_int_equal(config->source.part_limit, 131072);
     assert_int_equal(config->source.epochs, 0);
     assert_int_equal(config->lease_ms, 60000);
@@ -105,7 +106,9 @@ static void values_mean_what_they_say(void **state) {
         "[dataset a]\npath = a\nweight = 2\n[dataset b]\nweight = 0.5\npath = b\n"
         "[dataset c]\npath = c\nweight = 1.000001\n"
         "[plan]\nwindow = 128k\ntokens_max = 1.5w\nmicro_batches = 16\nstep_tokens = 2m\n"
+        "policy = wlb:bands\n"
         "[parallel]\ndp = 8\n[bands]\nthresholds = 1k, 2K ,65536\n"
+        "[level]\npreset = fine\ntoken_tolerance = 12.5%\nmax_backlog = 1.5\nlook_ahead = 0\n"
         "[model]\ncost = L2/24576\ngemm_tflops = 989.5\n"
         "[sharding]\nlayouts = per-document\n[corpus]\nepochs = 3\n"
         "[node]\nreplicas = 0, 1,4-6\n"
@@ -120,6 +123,10 @@ static void values_mean_what_they_say(void **state) {
     assert_int_equal(config->plan.bands.bands, 3);
     assert_int_equal(config->plan.bands.length_min[1], 2048);
     assert_int_equal(config->plan.bands.group, 16);
+    assert_int_equal(config->plan.level.token_tolerance, 125000);
+    assert_int_equal(config->plan.level.max_backlog, 1500000);
+    assert_int_equal(config->plan.level.look_ahead, 0);
+    assert_int_equal(config->plan.level.allowance, 5000);
     assert_int_equal(config->plan.model.cost_linear, 24576);
     assert_int_equal(config->plan.model.gemm_flops_per_ns, 989500);
     assert_int_equal(config->plan.layouts.allowed, 1u << LAYOUT_PER_DOCUMENT);
@@ -200,6 +207,7 @@ static void unknown_names_suggest_the_nearest(void **state) {
     (void)state;
     expect_refusal("[plan]\nwindw = 5\n",
                    "test.conf:2: unknown key windw in [plan]; did you mean [plan] window?");
+    expect_refusal("[level]\nlook_ahed = 5\n", "did you mean [level] look_ahead?");
     expect_refusal("[plan]\nmax_age = 5\n", "did you mean [level] max_age?");
     expect_refusal("[plann]\n", "test.conf:1: unknown section [plann]; did you mean [plan]?");
     expect_refusal("[zzzzzzzz]\n", "unknown section [zzzzzzzz]");
