@@ -62,7 +62,7 @@ static int read_index_file(const struct megatron_file *file, uint64_t offset, vo
 static int refuse_path(const char *path, int code, const struct foreign_format *foreign,
                        struct error *error) {
     if (foreign != NULL) {
-        return error_set(error, code, "%s: no such file, but there is %s; %s", path, foreign->name,
+        return error_set(error, code, "%s: no such file, but this is found: %s; %s", path, foreign->name,
                          foreign->remedy);
     }
     return error_set(error, code, "%s: %s; check the prefix and the permissions", path,

@@ -96,8 +96,7 @@ static int store_failed(struct store *store, int result, const char *what, struc
         return error_set(error, -ENOMEM, "%s: out of memory", what);
     case SQLITE_FULL:
         return error_set(error, -ENOSPC,
-                         "%s: the disk of %s is full; free some space: nothing committed is lost, "
-                         "and it goes on by itself",
+                         "%s: the disk of %s is full; free some space: nothing committed is lost",
                          what, path);
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
