@@ -78,11 +78,12 @@ static const struct config_key keys[] = {
      .fallback = "wlb:level",
      .unit = "",
      .reason =
-         "How documents become micro-batches: concatenated and cut at the window (plain), of\n"
-         "variable length and equal work (wlb:none), with long documents held back until every\n"
-         "micro-batch can have one (wlb:bands), or until a step can hide them (wlb:level).",
-     .kind = &kind_choice,
-     .words = "plain|wlb:none|wlb:bands|wlb:level",
+         "How documents become micro-batches: concatenated and cut at the window (plain), packed\n"
+         "into the windows of K steps at once (fixed:K), of variable length and equal work\n"
+         "(wlb:none), with long documents held back until every micro-batch can have one\n"
+         "(wlb:bands), or until a step can hide them (wlb:level).",
+     .kind = &kind_policy,
+     .words = "plain|fixed:1 to fixed:64|wlb:none|wlb:bands|wlb:level",
      FIELD(plan.policy),
      .plan = true},
     {.section = "plan",
@@ -155,7 +156,8 @@ static const struct config_key keys[] = {
      .name = "documents_max",
      .fallback = "65536",
      .unit = "documents",
-     .reason = "Most documents of one step; reading stops there. Bounds the size of a plan.",
+     .reason = "Most documents of one step, or of the K steps of fixed:K together; reading stops\n"
+               "there. Bounds the size of a plan.",
      .kind = &kind_count,
      .min = 1,
      .max = PARTS_LIMIT,

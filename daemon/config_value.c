@@ -341,6 +341,22 @@ static void choice_allowed(const struct config_key *key, char *out, size_t bytes
 
 const struct config_kind kind_choice = {choice_parse, choice_print, choice_allowed};
 
+static int policy_key_parse(const struct config_key *key, const char *text, struct config *config) {
+    enum policy policy;
+    int code = policy_parse(text, &policy);
+    if (code == 0) {
+        field_store(key, config, policy);
+    }
+    return code;
+}
+
+static void policy_key_print(const struct config_key *key, const struct config *config, char *out) {
+    (void)snprintf(out, CONFIG_VALUE_BYTES, "%s",
+                   policy_name((enum policy)field_load(key, config)));
+}
+
+const struct config_kind kind_policy = {policy_key_parse, policy_key_print, choice_allowed};
+
 static const struct duration_unit {
     const char *name;
     uint64_t ms;

@@ -92,6 +92,9 @@ static int check_held(const struct planner *planner, const struct plan_state *st
                               ? 0
                               : plan_held_steps(options) * options->micro_batches *
                                     options->tokens_max;
+    if (policy_batches(options->policy) > 0 && !state->draining) {
+        tokens_max = 0;
+    }
     if (tokens > tokens_max) {
         return error_set(error, -EBADMSG,
                          "state: %" PRIu64 " tokens wait, policy %s and its backlog allow %" PRIu64

@@ -21,8 +21,8 @@ static uint64_t compose_pad(const struct planner *p, uint64_t tokens) {
     if (tokens == 0) {
         return unit;
     }
-    uint64_t padded = p->options.policy == POLICY_PLAIN ? p->options.window
-                                                        : (tokens + unit - 1) / unit * unit;
+    uint64_t padded = policy_cuts(p->options.policy) ? p->options.window
+                                                     : (tokens + unit - 1) / unit * unit;
     assert(tokens <= padded && padded <= p->options.tokens_max && padded % unit == 0);
     return padded - tokens;
 }

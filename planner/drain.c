@@ -87,6 +87,16 @@ static void drain_keep(struct planner *planner, const struct waiting *parts, uin
     }
 }
 
+void drain_serve(struct planner *p, uint32_t rows) {
+    struct plan_state *after = p->after;
+    uint32_t micro_batches = p->options.micro_batches;
+    uint32_t delivered = p->row_begins[micro_batches];
+    after->draining = true;
+    after->drain_start = after->step;
+    after->drain_steps = p->rows[rows - 1].bin / micro_batches + 1;
+    drain_keep(p, p->rows + delivered, rows - delivered);
+}
+
 void drain_begin(struct planner *p) {
     struct plan_state *after = p->after;
     uint32_t micro_batches = p->options.micro_batches;
@@ -98,11 +108,7 @@ void drain_begin(struct planner *p) {
         }
     }
     step_group(p, parts, bins);
-    uint32_t delivered = p->row_begins[micro_batches];
-    after->draining = true;
-    after->drain_start = after->step;
-    after->drain_steps = p->rows[parts - 1].bin / micro_batches + 1;
-    drain_keep(p, p->rows + delivered, parts - delivered);
+    drain_serve(p, parts);
 }
 
 void drain_continue(struct planner *p) {

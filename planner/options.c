@@ -20,7 +20,31 @@ static const struct {
 
 #define POLICIES (sizeof policies / sizeof policies[0])
 
+static const char *const fixed_names[FIXED_BATCHES_MAX] = {
+    "fixed:1",  "fixed:2",  "fixed:3",  "fixed:4",  "fixed:5",  "fixed:6",  "fixed:7",  "fixed:8",
+    "fixed:9",  "fixed:10", "fixed:11", "fixed:12", "fixed:13", "fixed:14", "fixed:15", "fixed:16",
+    "fixed:17", "fixed:18", "fixed:19", "fixed:20", "fixed:21", "fixed:22", "fixed:23", "fixed:24",
+    "fixed:25", "fixed:26", "fixed:27", "fixed:28", "fixed:29", "fixed:30", "fixed:31", "fixed:32",
+    "fixed:33", "fixed:34", "fixed:35", "fixed:36", "fixed:37", "fixed:38", "fixed:39", "fixed:40",
+    "fixed:41", "fixed:42", "fixed:43", "fixed:44", "fixed:45", "fixed:46", "fixed:47", "fixed:48",
+    "fixed:49", "fixed:50", "fixed:51", "fixed:52", "fixed:53", "fixed:54", "fixed:55", "fixed:56",
+    "fixed:57", "fixed:58", "fixed:59", "fixed:60", "fixed:61", "fixed:62", "fixed:63", "fixed:64",
+};
+
+uint32_t policy_batches(enum policy policy) {
+    uint32_t number = (uint32_t)policy;
+    bool fixed = number > POLICY_FIXED && number <= POLICY_FIXED + FIXED_BATCHES_MAX;
+    return fixed ? number - POLICY_FIXED : 0;
+}
+
+bool policy_cuts(enum policy policy) {
+    return policy == POLICY_PLAIN || policy_batches(policy) > 0;
+}
+
 const char *policy_name(enum policy policy) {
+    if (policy_batches(policy) > 0) {
+        return fixed_names[policy_batches(policy) - 1];
+    }
     for (size_t i = 0; i < POLICIES; i++) {
         if (policies[i].policy == policy) {
             return policies[i].name;
@@ -33,6 +57,12 @@ int policy_parse(const char *name, enum policy *out) {
     for (size_t i = 0; i < POLICIES; i++) {
         if (strcmp(policies[i].name, name) == 0) {
             *out = policies[i].policy;
+            return 0;
+        }
+    }
+    for (uint32_t batches = 1; batches <= FIXED_BATCHES_MAX; batches++) {
+        if (strcmp(fixed_names[batches - 1], name) == 0) {
+            *out = (enum policy)(POLICY_FIXED + batches);
             return 0;
         }
     }
@@ -92,9 +122,11 @@ static int options_check_ranges(const struct plan_options *options, struct error
 
 static int options_check_mesh(const struct plan_options *options, struct error *error) {
     if (policy_name(options->policy) == NULL) {
-        return error_set(error, -EINVAL,
-                         "plan.policy = %d is none; take plain, wlb:none, wlb:bands or wlb:level",
-                         (int)options->policy);
+        return error_set(
+            error, -EINVAL,
+            "plan.policy = %d is none; take plain, fixed:1 to fixed:64, wlb:none, wlb:bands or "
+            "wlb:level",
+            (int)options->policy);
     }
     if (options->micro_batches % options->dp != 0) {
         return error_set(error, -EINVAL,
@@ -127,28 +159,36 @@ static int options_check_lengths(const struct plan_options *options, struct erro
     return 0;
 }
 
-static int options_check_plain(const struct plan_options *options, struct error *error) {
+static int options_check_windows(const struct plan_options *options, struct error *error) {
     uint64_t step_tokens = (uint64_t)options->micro_batches * options->window;
     uint64_t unit = plan_row_unit(options);
+    const char *policy = policy_name(options->policy);
     if (options->window % unit != 0) {
         return error_set(error, -EINVAL,
-                         "plan.window = %" PRIu32 ": plain fills it exactly, and cp = %" PRIu32
+                         "plan.window = %" PRIu32 ": %s fills it exactly, and cp = %" PRIu32
                          " with tp = %" PRIu32 " needs a multiple of %" PRIu64 "; take %" PRIu64,
-                         options->window, options->cp, options->tp, unit,
+                         options->window, policy, options->cp, options->tp, unit,
                          options->window - options->window % unit);
     }
     if (options->tokens_max < options->window) {
         return error_set(error, -EINVAL,
-                         "plan.tokens_max = %" PRIu64 ": plain fills windows of %" PRIu32
+                         "plan.tokens_max = %" PRIu64 ": %s fills windows of %" PRIu32
                          "; raise it to that",
-                         options->tokens_max, options->window);
+                         options->tokens_max, policy, options->window);
     }
     if (options->step_tokens != 0 && options->step_tokens != step_tokens) {
         return error_set(error, -EINVAL,
-                         "plan.step_tokens = %" PRIu64
-                         ": plain always has micro_batches * window = "
+                         "plan.step_tokens = %" PRIu64 ": %s always has micro_batches * window = "
                          "%" PRIu64 "; leave it out",
-                         options->step_tokens, step_tokens);
+                         options->step_tokens, policy, step_tokens);
+    }
+    uint64_t bins = (uint64_t)policy_batches(options->policy) * options->micro_batches;
+    if (options->documents_max < 2 * bins) {
+        return error_set(error, -EINVAL,
+                         "plan.documents_max = %" PRIu32 ": %s packs %" PRIu64
+                         " windows at once, which may cut as many documents; take at least "
+                         "%" PRIu64,
+                         options->documents_max, policy, bins, 2 * bins);
     }
     return 0;
 }
@@ -229,12 +269,15 @@ static int options_check_layouts(const struct plan_options *options, struct erro
     return 0;
 }
 
-/* Level holds what its clock lags, T at most, and looks horizon + 1 steps ahead, a part on either
- * side; or so many parts that every micro-batch has one. */
+/* Fixed holds what it packs at once. Level holds what its clock lags, T at most, and looks horizon
+ * + 1 steps ahead, a part on either side; or so many parts that every micro-batch has one. */
 uint64_t plan_held_steps(const struct plan_options *options) {
     uint64_t steps = options->backlog_max + 2;
     if (options->policy == POLICY_WLB_LEVEL && options->level.horizon + UINT64_C(4) > steps) {
         steps = options->level.horizon + UINT64_C(4);
+    }
+    if (policy_batches(options->policy) > steps) {
+        steps = policy_batches(options->policy);
     }
     return steps;
 }
@@ -288,7 +331,7 @@ static void options_resolve_bands(struct plan_options *options) {
 static void options_resolve_step_tokens(struct plan_options *options) {
     uint64_t windows = (uint64_t)options->micro_batches * options->window;
     uint64_t roomy = options->micro_batches * plan_bin_tokens(options) * DEFAULT_PERCENT / 100;
-    if (options->policy == POLICY_PLAIN) {
+    if (policy_cuts(options->policy)) {
         options->step_tokens = windows;
     } else if (options->step_tokens == 0) {
         options->step_tokens = windows < roomy ? windows : roomy;
@@ -357,8 +400,8 @@ int plan_options_resolve(struct plan_options *options, struct error *error) {
         code = checks[i](&resolved, error);
     }
     if (code == 0) {
-        code = resolved.policy == POLICY_PLAIN ? options_check_plain(&resolved, error)
-                                               : options_check_variable(&resolved, error);
+        code = policy_cuts(resolved.policy) ? options_check_windows(&resolved, error)
+                                            : options_check_variable(&resolved, error);
     }
     if (code == 0) {
         options_resolve_step_tokens(&resolved);

@@ -39,6 +39,11 @@ static size_t planner_lay_out(struct planner *p, uint8_t *memory) {
     p->shorts = planner_array(memory, &at, level, sizeof *p->shorts);
     p->short_works = planner_array(memory, &at, level, sizeof *p->short_works);
     p->level_scratch = planner_array(memory, &at, level_scratch, 1);
+    size_t fixed = policy_batches(options->policy) > 0 ? options->documents_max : 0;
+    uint32_t fixed_bins = policy_batches(options->policy) * options->micro_batches;
+    size_t fixed_scratch = fixed > 0 ? pack_fixed_bytes(options->documents_max, fixed_bins) : 0;
+    p->pieces = planner_array(memory, &at, fixed, sizeof *p->pieces);
+    p->fixed_scratch = planner_array(memory, &at, fixed_scratch, 1);
     p->fragments = planner_array(memory, &at, fragments, sizeof *p->fragments);
     p->row_begins = planner_array(memory, &at, bins + 1, sizeof *p->row_begins);
     p->bin_works = planner_array(memory, &at, bins, sizeof *p->bin_works);
@@ -184,6 +189,10 @@ static uint32_t step_queue(const struct plan_options *options, uint32_t length, 
         *outlier = length >= options->level.candidate_length;
         return *outlier ? QUEUE_LEVEL : QUEUE_SHORT;
     }
+    if (policy_batches(options->policy) > 0) {
+        *outlier = false;
+        return QUEUE_FIXED;
+    }
     *outlier = true;
     return bands_of(&options->bands, length);
 }
@@ -216,6 +225,9 @@ static bool step_choose(struct planner *planner) {
         drain_continue(planner);
         return true;
     }
+    if (policy_batches(planner->options.policy) > 0) {
+        return fixed_step(planner);
+    }
     switch (planner->options.policy) {
     case POLICY_PLAIN:
         return plain_step(planner);
@@ -224,6 +236,8 @@ static bool step_choose(struct planner *planner) {
         return wlb_step(planner);
     case POLICY_WLB_LEVEL:
         return level_step(planner);
+    case POLICY_FIXED:
+        break;
     }
     assert(false);
     return false;

@@ -12,9 +12,10 @@
  *            too few would leave, all of it is packed at once into whole steps (drain.c).
  * wlb:level (level.c) looks some steps ahead of the front instead, lets queues/level choose, fills
  * and packs likewise, then moves the front behind all parts whose nominal step was planned.
- * `plain` (plain.c) concatenates in reading order and cuts every window. Then, for all
- * (compose.c): deal micro-batches to replicas and order each pipeline (replicas.c), pad, choose
- * each layout (sharding/select), account for delays and balance, digest. */
+ * `plain` (plain.c) concatenates in reading order and cuts every window; `fixed:K` (fixed.c) packs
+ * the windows of K steps at once. Then, for all (compose.c): deal micro-batches to replicas and
+ * order each pipeline (replicas.c), pad, choose each layout (sharding/select), account for delays
+ * and balance, digest. */
 #ifndef BALLAST_PLANNER_PLANNER_H
 #define BALLAST_PLANNER_PLANNER_H
 
@@ -56,7 +57,10 @@ enum policy {
     POLICY_WLB_NONE = 1,  /* variable length, nothing waits */
     POLICY_WLB_BANDS = 2, /* variable length, outliers in bands */
     POLICY_WLB_LEVEL = 3, /* variable length, outliers where a step hides them */
+    POLICY_FIXED = 64,    /* POLICY_FIXED + K: fixed windows over K global batches at a time */
 };
+
+#define FIXED_BATCHES_MAX 64u
 
 enum loss_denominator { LOSS_CONSTANT = 0, LOSS_LABEL_TOKENS = 1 };
 
@@ -67,8 +71,9 @@ struct plan_options {
     uint32_t dp, pp, cp, tp;
     uint64_t tokens_max;        /* S_max: bound of one micro-batch, padding included (config) */
     uint64_t step_tokens;       /* T; 0: min(N*window, 95 % of what N micro-batches hold, that is
-                                   tokens_max rounded down to the row unit); plain: N*window */
-    uint32_t documents_max;     /* parts in one step, at most: reading stops there */
+                                   tokens_max rounded down to the row unit); plain, fixed: N*window */
+    uint32_t documents_max;     /* parts in one step, at most: reading stops there; for fixed in all
+                               the steps that are packed at once */
     uint32_t waiting_max;       /* parts held, this step's and those that level looks at ahead
                                    included, at most: reading stops there; >= documents_max */
     uint64_t backlog_max;       /* tokens held beyond a step's T, in steps' worth: reading stops
@@ -97,9 +102,16 @@ uint64_t plan_bin_tokens(const struct plan_options *options);
 /* Longest part: min(window, plan_bin_tokens). */
 uint32_t plan_part_limit(const struct plan_options *options);
 
-/* Policy <-> name ("plain", "wlb:none", "wlb:bands", "wlb:level"). -EINVAL for unknown names. */
+/* Policy <-> name ("plain", "fixed:1" to "fixed:64", "wlb:none", "wlb:bands", "wlb:level"). NULL
+ * for a number, -EINVAL for a name that is none. */
 const char *policy_name(enum policy policy);
 int policy_parse(const char *name, enum policy *out);
+
+/* K of fixed:K, 0 for the others. */
+uint32_t policy_batches(enum policy policy);
+
+/* Whether it fills windows exactly and cuts documents where they are full: plain and fixed. */
+bool policy_cuts(enum policy policy);
 
 /* Working memory and the derived tables of one planner; one thread at a time. */
 struct planner;

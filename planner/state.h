@@ -32,7 +32,8 @@ struct delay_counts {
     uint64_t early_documents; /* likewise */
 };
 
-/* In the queue of its length (a band; level's pool, or its shorts), or left over by the packer. */
+/* In the queue of its length (a band; level's pool, or its shorts; fixed has one), or left over by
+ * the packer. */
 enum waiting_kind { WAITING_IN_QUEUE = 0, WAITING_LEFT_OVER = 1 };
 
 struct waiting {
@@ -47,8 +48,8 @@ struct delivered_run {
     uint64_t count; /* > 0 */
 };
 
-/* Queues of level, as queue_released counts them. */
-enum { QUEUE_LEVEL = 0, QUEUE_SHORT = 1, QUEUES_OF_LEVEL = 2 };
+/* Queues as queue_released counts them: those of level, that of fixed; bands by their number. */
+enum { QUEUE_LEVEL = 0, QUEUE_SHORT = 1, QUEUES_OF_LEVEL = 2, QUEUE_FIXED = 0 };
 
 struct plan_state {
     uint64_t step;          /* the step to be planned next */

@@ -8,6 +8,7 @@
 #ifndef BALLAST_PLANNER_STEP_H
 #define BALLAST_PLANNER_STEP_H
 
+#include "packer/fixed.h"
 #include "planner/planner.h"
 
 /* Parts behind the front that are looked at, at most; so many are read again to check a state. */
@@ -62,6 +63,8 @@ struct planner {
     uint32_t *shorts;
     uint64_t *short_works;
     void *level_scratch;
+    struct fixed_piece *pieces; /* fixed: documents_max of them */
+    void *fixed_scratch;
     struct fragment *fragments; /* of one rank: layout_rank_fragments_max(waiting_max) */
 
     /* By bin: step_bins_max long. The first bins are the step's micro-batches. */
@@ -112,12 +115,16 @@ void step_count_release(struct planner *planner, const struct document *document
 bool wlb_step(struct planner *planner);
 bool level_step(struct planner *planner);
 bool plain_step(struct planner *planner);
+bool fixed_step(struct planner *planner);
 
 /* Whether it is time to pack all that is held into whole steps; doing so, with the first of them
  * as this step; the next of them. */
 bool drain_due(const struct planner *planner);
 void drain_begin(struct planner *planner);
 void drain_continue(struct planner *planner);
+
+/* Takes `rows` rows of whole steps, heaviest first: the first step is this one, the others wait. */
+void drain_serve(struct planner *planner, uint32_t rows);
 
 /* The plan of rows and row_begins; `after` is told what was delivered. NULL: out of memory. */
 struct step_plan *compose_plan(struct planner *planner);

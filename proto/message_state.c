@@ -7,7 +7,10 @@
 
 /* Queues before `leftover`. */
 static uint32_t message_queue_total(const struct plan_options *options) {
-    return options->policy == POLICY_WLB_LEVEL ? (uint32_t)QUEUES_OF_LEVEL : options->bands.bands;
+    if (options->policy == POLICY_WLB_LEVEL) {
+        return QUEUES_OF_LEVEL;
+    }
+    return policy_batches(options->policy) > 0 ? QUEUE_FIXED + 1 : options->bands.bands;
 }
 
 /* Queue of a waiting part, or `leftover`, which is also where a part goes that the queues do not
@@ -21,6 +24,9 @@ static uint32_t message_queue_of(const struct plan_options *options,
     if (options->policy == POLICY_WLB_LEVEL) {
         return length >= options->level.candidate_length ? QUEUE_LEVEL : QUEUE_SHORT;
     }
+    if (policy_batches(options->policy) > 0) {
+        return QUEUE_FIXED;
+    }
     uint32_t band = bands_of(&options->bands, length);
     return band == BAND_NONE ? options->bands.bands : band;
 }
@@ -30,6 +36,9 @@ static char *message_queue_name(struct arena *arena, const struct plan_options *
     char name[32];
     if (options->policy == POLICY_WLB_LEVEL) {
         return arena_strdup(arena, queue == QUEUE_LEVEL ? "level" : "short");
+    }
+    if (policy_batches(options->policy) > 0) {
+        return arena_strdup(arena, "fixed");
     }
     (void)snprintf(name, sizeof name, "band %u", (unsigned)queue);
     return arena_strdup(arena, name);
@@ -42,7 +51,7 @@ static void message_queue_lengths(const struct plan_options *options, uint32_t q
         uint32_t candidate = options->level.candidate_length;
         out->length_min = queue == QUEUE_LEVEL ? candidate : 0;
         out->length_max = queue == QUEUE_LEVEL ? 0 : candidate - 1;
-    } else {
+    } else if (policy_batches(options->policy) == 0) {
         out->length_min = bands->length_min[queue];
         out->length_max = queue + 1 < bands->bands ? bands->length_min[queue + 1] - 1 : 0;
     }

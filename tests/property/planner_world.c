@@ -88,7 +88,7 @@ static void world_make_stream(struct world *world, uint64_t *dice) {
 static void world_make_lengths(struct plan_options *options, uint64_t *dice) {
     uint32_t unit = (uint32_t)plan_row_unit(options);
     options->window = splitmix_between(dice, unit, 6 * unit + 40);
-    if (options->policy == POLICY_PLAIN) {
+    if (policy_cuts(options->policy)) {
         options->window -= options->window % unit;
         options->tokens_max = options->window + splitmix_between(dice, 0, unit);
     } else {
@@ -111,7 +111,9 @@ static void world_make_queues(struct plan_options *options, uint64_t *dice) {
     bands->age_max = splitmix_between(dice, 1, 8);
     bands->release = splitmix_between(dice, BANDS_RELEASE_ONCE, BANDS_RELEASE_ALL);
     if (splitmix_between(dice, 0, 1) == 0) {
+        uint32_t bins = 2 * policy_batches(options->policy) * options->micro_batches;
         options->documents_max = options->micro_batches + splitmix_between(dice, 0, 12);
+        options->documents_max += bins;
         options->waiting_max = options->documents_max + splitmix_between(dice, 0, 12);
         options->backlog_max = splitmix_between(dice, 0, 3);
     }
@@ -133,13 +135,14 @@ static void world_make_parameters(struct plan_options *options, uint64_t *dice) 
     level->fit_window = splitmix_between(dice, 1, 4);
 }
 
-static void world_make_policy(struct world *world, uint64_t seed, bool level) {
+/* `policy` in place of the one that the seed says, if it is not POLICY_PLAIN. */
+static void world_make_policy(struct world *world, uint64_t seed, enum policy policy) {
     uint64_t dice = seed;
     struct plan_options *options = &world->options;
     world->seed = seed;
     *options = world_options();
     options->policy = splitmix_between(&dice, POLICY_PLAIN, POLICY_WLB_BANDS);
-    options->policy = level ? POLICY_WLB_LEVEL : options->policy;
+    options->policy = policy != POLICY_PLAIN ? policy : options->policy;
     options->dp = splitmix_between(&dice, 1, 3);
     options->cp = splitmix_between(&dice, 1, 4);
     options->tp = splitmix_between(&dice, 1, 3);
@@ -163,9 +166,13 @@ static void world_make_policy(struct world *world, uint64_t seed, bool level) {
 }
 
 void world_make(struct world *world, uint64_t seed) {
-    world_make_policy(world, seed, false);
+    world_make_policy(world, seed, POLICY_PLAIN);
 }
 
 void world_make_level(struct world *world, uint64_t seed) {
-    world_make_policy(world, seed, true);
+    world_make_policy(world, seed, POLICY_WLB_LEVEL);
+}
+
+void world_make_fixed(struct world *world, uint64_t seed) {
+    world_make_policy(world, seed, (enum policy)(POLICY_FIXED + 1 + seed % 8));
 }

@@ -17,12 +17,13 @@ struct world {
     struct plan_options options; /* resolved */
 };
 
-/* Any policy but wlb:level, mesh, limits, lengths (empty, overlong, all equal, exactly the limit),
- * epochs. */
+/* Any of plain, wlb:none and wlb:bands, mesh, limits, lengths (empty, overlong, all equal, exactly
+ * the limit), epochs. */
 void world_make(struct world *world, uint64_t seed);
 
-/* Likewise with wlb:level and any parameters. */
+/* Likewise with wlb:level and any parameters, and with fixed:1 to fixed:8. */
 void world_make_level(struct world *world, uint64_t seed);
+void world_make_fixed(struct world *world, uint64_t seed);
 
 /* Options of a small, valid job: wlb:none, one micro-batch of 64 tokens, no limit in sight. */
 struct plan_options world_options(void);

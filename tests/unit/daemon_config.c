@@ -245,7 +245,7 @@ static void refused_values_are_named_with_what_is_allowed(void **state) {
         {"[plan]\ntokens_max = w\n", "also in windows"},
         {"[plan]\ntokens_max = 1.w\n", "also in windows"},
         {"[plan]\ntokens_max = 99999999999999999999w\n", "also in windows"},
-        {"[plan]\npolicy = wlb\n", "it takes one of plain, wlb:none, wlb:bands"},
+        {"[plan]\npolicy = wlb\n", "it takes one of plain, fixed:1 to fixed:64, wlb:none, wlb:bands"},
         {"[plan]\npolicy = plain|wlb:none\n", "it takes one of"},
         {"[plan]\nstep_tokens = 0\n", "it takes auto, or 1 to"},
         {"[bands]\nthresholds = 5,5\n", "ascending lengths"},

@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -179,6 +180,15 @@ static void plain_wants_windows_that_the_ranks_divide(void **state) {
     options.policy = POLICY_WLB_NONE;
     options.cp = 3;
     (void)resolved(options);
+    options = job();
+    options.policy = (enum policy)(POLICY_FIXED + 4);
+    options.cp = 3;
+    refuses(options, "fixed:4 fills it exactly");
+    options = job();
+    options.policy = (enum policy)(POLICY_FIXED + 4);
+    assert_int_equal(resolved(options).step_tokens, 8 * 131072);
+    options.documents_max = 63;
+    refuses(options, "plan.documents_max = 63: fixed:4 packs 32");
 }
 
 static void the_smallest_job_resolves(void **state) {
@@ -190,7 +200,7 @@ static void the_smallest_job_resolves(void **state) {
     options.waiting_max = 1;
     options.backlog_max = 0;
     assert_int_equal(resolved(options).step_tokens, 1);
-    options.policy = (enum policy)77;
+    options.policy = (enum policy)177;
     refuses(options, "plan.policy");
 }
 
@@ -224,9 +234,19 @@ static void policies_have_names(void **state) {
     assert_int_equal(policy, POLICY_WLB_BANDS);
     assert_int_equal(policy_parse("wlb:level", &policy), 0);
     assert_int_equal(policy, POLICY_WLB_LEVEL);
+    for (uint32_t batches = 1; batches <= FIXED_BATCHES_MAX; batches++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "fixed:%u", batches);
+        assert_int_equal(policy_parse(name, &policy), 0);
+        assert_int_equal(policy_batches(policy), batches);
+        assert_string_equal(policy_name(policy), name);
+    }
+    assert_int_equal(policy_parse("fixed:65", &policy), -EINVAL);
+    assert_int_equal(policy_parse("fixed:0", &policy), -EINVAL);
+    assert_null(policy_name(POLICY_FIXED));
     assert_string_equal(policy_name(POLICY_PLAIN), "plain");
     assert_string_equal(policy_name(POLICY_WLB_NONE), "wlb:none");
-    assert_null(policy_name((enum policy)77));
+    assert_null(policy_name((enum policy)177));
 }
 
 int main(void) {
