@@ -54,7 +54,8 @@ static const struct command commands[] = {
      ctl_verify},
     {"simulate", "compare packing policies over the same documents",
      "  ballastctl simulate --config job.conf\n"
-     "  ballastctl simulate --config job.conf --policies plain,wlb:bands --seed 7\n",
+     "  ballastctl simulate --config job.conf --policies plain,wlb:level --seed 7\n"
+     "  ballastctl simulate --distribution wlb128k --steps 4000 --tokens-max 2w\n",
      ctl_simulate},
     {"version", "versions of the program, the protocol and its libraries", "  ballastctl version\n",
      ctl_version},

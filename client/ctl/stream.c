@@ -7,24 +7,26 @@
 #include <inttypes.h>
 #include <string.h>
 
-int stream_open(struct stream *stream, const struct config *config, const struct catalog *catalog,
-                struct error *error) {
-    memset(stream, 0, sizeof *stream);
-    int rc = corpus_source_init(&stream->source, catalog, &config->source, error);
-    if (rc < 0) {
-        return rc;
-    }
-    stream->planner = planner_create(&config->plan, &stream->source.source, error);
+int stream_open_over(struct stream *stream, const struct plan_options *options,
+                     const struct document_source *source, struct error *error) {
+    stream->planner = planner_create(options, source, error);
     if (stream->planner == NULL) {
         return error->code;
     }
     stream->state = planner_state_create(stream->planner);
     stream->next = planner_state_create(stream->planner);
     if (stream->state == NULL || stream->next == NULL) {
-        rc = error_set(error, -ENOMEM, "no memory for the planner's state; lower waiting_max");
         stream_close(stream);
+        return error_set(error, -ENOMEM, "no memory for the planner's state; lower waiting_max");
     }
-    return rc;
+    return 0;
+}
+
+int stream_open(struct stream *stream, const struct config *config, const struct catalog *catalog,
+                struct error *error) {
+    memset(stream, 0, sizeof *stream);
+    int rc = corpus_source_init(&stream->source, catalog, &config->source, error);
+    return rc < 0 ? rc : stream_open_over(stream, &config->plan, &stream->source.source, error);
 }
 
 void stream_close(struct stream *stream) {

@@ -11,7 +11,7 @@
 #include "planner/planner.h"
 
 struct stream {
-    struct corpus_source source;
+    struct corpus_source source; /* of stream_open */
     struct planner *planner;
     struct plan_state *state; /* the step to be planned next is state->step */
     struct plan_state *next;  /* room for the state after it */
@@ -20,6 +20,11 @@ struct stream {
 /* At step 0. Both are borrowed until stream_close, which takes a zeroed or half-open stream. */
 int stream_open(struct stream *stream, const struct config *config, const struct catalog *catalog,
                 struct error *error);
+/* The same over any source, into a zeroed stream; the source is borrowed, the options are copied.
+ */
+int stream_open_over(struct stream *stream, const struct plan_options *options,
+                     const struct document_source *source, struct error *error);
+
 void stream_close(struct stream *stream);
 
 /* Plans the next step and moves on. The caller owns *plan. -ENOENT at the end of the data. */

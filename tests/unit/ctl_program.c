@@ -3,6 +3,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -316,28 +317,37 @@ static void the_command_line_goes_before_the_environment(void **state) {
     world_close(&world);
 }
 
+static uint64_t member(const json_t *object, const char *name) {
+    const json_t *value = json_object_get(object, name);
+    assert_true(json_is_integer(value));
+    return (uint64_t)json_integer_value(value);
+}
+
 static void policies_are_compared_side_by_side(void **state) {
     (void)state;
+    static const char *const policies[] = {"plain", "wlb:none", "wlb:bands", "wlb:level"};
     struct world world;
     struct ran ran = {0};
     world_make(&world);
-    ran_ctl(&ran, "simulate", "--config", world_path(&world, "job.conf"), "--steps", "3", "--seed",
-            "1", "--seed", "2", "--json", NULL);
+    ran_ctl(&ran, "simulate", "--config", world_path(&world, "job.conf"), "--steps", "3",
+            "--warm-up", "1", "--seed", "1", "--seed", "2", "--json", NULL);
     ran_expect(&ran, 0);
     json_t *answer = ran_json(&ran);
     char *sorted = json_dumps(answer, JSON_COMPACT | JSON_SORT_KEYS);
     assert_memory_equal(ran.out, sorted, strlen(sorted));
-    json_t *runs = json_object_get(answer, "runs");
-    assert_int_equal(json_array_size(runs), 6);
-    static const char *const policies[] = {"plain", "wlb:none", "wlb:bands"};
-    for (size_t i = 0; i < 6; i++) {
-        json_t *run = json_array_get(runs, i);
-        json_t *summary = json_object_get(run, "summary");
-        assert_string_equal(json_string_value(json_object_get(run, "policy")), policies[i % 3]);
-        assert_int_equal(json_integer_value(json_object_get(run, "seed")), 1 + i / 3);
-        assert_int_equal(json_integer_value(json_object_get(summary, "steps")), 3);
-        assert_true(json_integer_value(json_object_get(summary, "total_ppm_mean")) >= 1000000);
+    json_t *rows = json_object_get(answer, "rows");
+    assert_int_equal(json_array_size(rows), 8);
+    for (size_t i = 0; i < 8; i++) {
+        json_t *row = json_array_get(rows, i);
+        assert_string_equal(json_string_value(json_object_get(row, "policy")), policies[i % 4]);
+        assert_int_equal(member(row, "seed"), 1 + i / 4);
+        assert_int_equal(member(row, "steps"), 3);
+        assert_true(member(row, "total_ppm") >= 1000000);
+        assert_true(member(row, "worst_ppm") >= member(row, "total_ppm"));
+        assert_true(member(row, "step_ns") > 0);
+        assert_true(i % 4 != 0 || member(row, "speedup_ppm") == 1000000);
     }
+    assert_int_equal(member(json_object_get(answer, "config"), "warm_up"), 1);
     free(sorted);
     json_decref(answer);
     ran_ctl(&ran, "simulate", "--config", world_path(&world, "job.conf"), "--steps", "3", NULL);
@@ -351,6 +361,43 @@ static void policies_are_compared_side_by_side(void **state) {
     assert_non_null(strstr(ran.err, "wlb:bands"));
     ran_free(&ran);
     world_close(&world);
+}
+
+static void simulations_need_no_corpus(void **state) {
+    (void)state;
+    static const char *const refused[][3] = {
+        {"--distribution=none", "--steps=2", "there are wlb128k"},
+        {"--distribution=wlb128k", "--window=0", "plan.window = 0"},
+        {"--distribution=wlb128k", "--set=plan.windows=3", "plan.windows"},
+        {"--distribution=wlb128k", "--pp=33", "model.layers"},
+        {"--distribution=wlb128k", "--chunks=2", "1f1b runs one chunk"},
+        {"--distribution=wlb128k", "--bands=9,3", "bands.thresholds"},
+        {"--distribution=wlb128k", "--calibrate=9,8", "measure again"},
+        {"--lengths=/nowhere/lengths", "--steps=2", "/nowhere/lengths"},
+    };
+    struct ran ran = {0};
+    ran_ctl(&ran, "simulate", "--distribution", "wlb128k", "--cut", "sequence", "--steps", "20",
+            "--policies", "plain@per-sequence,wlb:bands", "--micro-batches", "4", "--pp", "4",
+            "--imbalance", "1.3", "--json", NULL);
+    ran_expect(&ran, 0);
+    json_t *answer = ran_json(&ran);
+    json_t *rows = json_object_get(answer, "rows");
+    json_t *config = json_object_get(answer, "config");
+    assert_int_equal(json_array_size(rows), 2);
+    assert_true(member(json_array_get(rows, 0), "micro_batch_ppm") > 1150000);
+    assert_true(member(json_array_get(rows, 1), "speedup_ppm") > 1000000);
+    assert_true(json_is_true(json_object_get(config, "calibrated")));
+    assert_string_equal(json_string_value(json_object_get(config, "source")), "wlb128k");
+    json_decref(answer);
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        ran_ctl(&ran, "simulate", refused[i][0], refused[i][1], NULL);
+        assert_true(ran.code == 1 || ran.code == 4);
+        assert_string_equal(ran.out, "");
+        if (strstr(ran.err, refused[i][2]) == NULL) {
+            fail_msg("%s %s: %s", refused[i][0], refused[i][1], ran.err);
+        }
+    }
+    ran_free(&ran);
 }
 
 static void the_manual_names_every_command_and_global_option(void **state) {
@@ -390,6 +437,7 @@ int main(void) {
         cmocka_unit_test(a_config_is_shown_and_its_corpus_opened_without_a_daemon),
         cmocka_unit_test(the_command_line_goes_before_the_environment),
         cmocka_unit_test(policies_are_compared_side_by_side),
+        cmocka_unit_test(simulations_need_no_corpus),
         cmocka_unit_test(the_manual_names_every_command_and_global_option),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

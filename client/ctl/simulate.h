@@ -1,0 +1,47 @@
+/* simulate: one run of `ballastctl simulate`, between its options, its trials and its reports. */
+#ifndef BALLAST_CTL_SIMULATE_H
+#define BALLAST_CTL_SIMULATE_H
+
+#include "client/ctl/ctl.h"
+#include "client/ctl/measure.h"
+
+#define POLICIES_MAX 16u
+#define SEEDS_MAX    64u
+
+#define WARM_UP_AUTO UINT64_MAX /* a tenth of the steps, at least queues.max_age; 0 if data end */
+
+struct simulation {
+    struct ctl *ctl;
+    struct scenario scenario;
+    const char *policies[POLICIES_MAX];
+    size_t policy_count;
+    const char *seeds[SEEDS_MAX]; /* NULL: the config's */
+    size_t seed_count;
+    struct measure_options options;
+    uint64_t short_ns; /* measured, to calibrate; 0: not given, like the next two */
+    uint64_t long_ns;
+    uint64_t imbalance_ppm; /* of plain packing, to calibrate */
+    const char *html;       /* NULL: no page */
+    bool calibrated;
+};
+
+/* One policy and seed. */
+struct row {
+    const char *policy;
+    uint64_t seed;
+    bool compared; /* there is a plain row of this seed: then speedups are known */
+    uint64_t speedup_ppm;
+    uint64_t variants_ppm[MEASURE_VARIANTS];
+    struct measurement measured;
+};
+
+/* simulate_options.c: fills `simulation` from the command line; usage errors do not return. */
+void simulate_parse(struct simulation *simulation, int argc, char **argv);
+
+/* simulate_print.c: tables for people, and {"config": {...}, "rows": [...]}, both on stdout.
+ * `config` is the scenario's, whatever its policy. */
+void simulate_print(const struct simulation *simulation, const struct row *rows, size_t count);
+void simulate_print_json(const struct simulation *simulation, const struct config *config,
+                         const struct row *rows, size_t count);
+
+#endif

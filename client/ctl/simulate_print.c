@@ -1,0 +1,249 @@
+/* simulate_print: what a simulation found, for people and as JSON. */
+#include "client/ctl/simulate.h"
+
+#include "client/ctl/json.h"
+#include "client/ctl/print.h"
+#include "client/ctl/table.h"
+#include "client/ctl/units.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STAGE_BOUND_PPM 1100000u
+
+/* Two decimals: the model is not worth a third. */
+static void gain_cell(struct table *table, bool known, uint64_t ppm) {
+    if (known && ppm > 0) {
+        table_cell(table, "%" PRIu64 ".%02" PRIu64, (ppm + 5000) / 1000000,
+                   (ppm + 5000) % 1000000 / 10000);
+    } else {
+        table_cell(table, "%s", "");
+    }
+}
+
+static void print_policies(const struct row *rows, size_t count) {
+    static const struct table_column columns[] = {
+        {"NAME", TABLE_LEFT, 0},    {"SEED", TABLE_LEFT, 0},   {"TOTAL", TABLE_RIGHT, 0},
+        {"WORST", TABLE_RIGHT, 0},  {"DELAY", TABLE_RIGHT, 0}, {"MAX", TABLE_RIGHT, 0},
+        {"CV", TABLE_RIGHT, 0},     {"STEP", TABLE_RIGHT, 0},  {"GAIN", TABLE_RIGHT, 0},
+        {"BUBBLE", TABLE_RIGHT, 0},
+    };
+    struct table table;
+    table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (size_t i = 0; i < count; i++) {
+        const struct outcome *outcome = &rows[i].measured.outcome;
+        table_cell(&table, "%s", rows[i].policy);
+        table_cell(&table, "%" PRIu64, rows[i].seed);
+        table_cell(&table, "%s", units_ratio(outcome->total_ppm).text);
+        table_cell(&table, "%s", units_ratio(outcome->worst_ppm).text);
+        table_cell(&table, "%s", units_milli(outcome->delay_mean_milli).text);
+        table_cell(&table, "%" PRIu64, outcome->delay_max);
+        table_cell(&table, "%s", units_share(outcome->tokens_cv_ppm).text);
+        table_cell(&table, "%s", units_time(outcome->step_ns).text);
+        gain_cell(&table, rows[i].compared, rows[i].speedup_ppm);
+        table_cell(&table, "%s", units_share(outcome->bubble_ppm).text);
+    }
+    table_print(&table, stdout);
+    table_deinit(&table);
+}
+
+/* Slowest over mean by level, and what the critical path is made of. */
+static void print_causes(const struct row *rows, size_t count) {
+    static const struct table_column columns[] = {
+        {"NAME", TABLE_LEFT, 0},   {"PP", TABLE_RIGHT, 0},     {"ATTN", TABLE_RIGHT, 0},
+        {"CP", TABLE_RIGHT, 0},    {"DP", TABLE_RIGHT, 0},     {"STAGE", TABLE_RIGHT, 0},
+        {"%ATTN", TABLE_RIGHT, 0}, {"%LIN", TABLE_RIGHT, 0},   {"%HEAD", TABLE_RIGHT, 0},
+        {"%COMM", TABLE_RIGHT, 0}, {"%OTHER", TABLE_RIGHT, 0},
+    };
+    struct table table;
+    table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (size_t i = 0; i < count; i++) {
+        const struct outcome *outcome = &rows[i].measured.outcome;
+        table_cell(&table, "%s", rows[i].policy);
+        gain_cell(&table, true, outcome->micro_batch_ppm);
+        gain_cell(&table, true, outcome->attention_ppm);
+        gain_cell(&table, true, outcome->context_ppm);
+        gain_cell(&table, true, outcome->replica_ppm);
+        gain_cell(&table, true, outcome->stage_ppm);
+        table_cell(&table, "%s", units_share(outcome->critical_attention_ppm).text);
+        table_cell(&table, "%s", units_share(outcome->critical_linear_ppm).text);
+        table_cell(&table, "%s", units_share(outcome->critical_head_ppm).text);
+        table_cell(&table, "%s", units_share(outcome->critical_communication_ppm).text);
+        table_cell(&table, "%s", units_share(outcome->critical_other_ppm).text);
+    }
+    table_print(&table, stdout);
+    table_deinit(&table);
+}
+
+static void print_variants(const struct row *rows, size_t count) {
+    static const struct table_column columns[] = {
+        {"NAME", TABLE_LEFT, 0},       {"GAIN", TABLE_RIGHT, 0},      {"ATTN -10%", TABLE_RIGHT, 0},
+        {"ATTN +10%", TABLE_RIGHT, 0}, {"CHUNKS -1", TABLE_RIGHT, 0}, {"CHUNKS +1", TABLE_RIGHT, 0},
+    };
+    struct table table;
+    table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (size_t i = 0; i < count; i++) {
+        table_cell(&table, "%s", rows[i].policy);
+        gain_cell(&table, rows[i].compared, rows[i].speedup_ppm);
+        for (size_t v = 0; v < MEASURE_VARIANTS; v++) {
+            gain_cell(&table, rows[i].compared, rows[i].variants_ppm[v]);
+        }
+    }
+    table_print(&table, stdout);
+    table_deinit(&table);
+}
+
+static void print_provenance(const struct simulation *simulation, const struct row *rows,
+                             size_t count) {
+    const struct step_time_options *times = &simulation->options.times;
+    bool bound = false;
+    for (size_t i = 0; i < count; i++) {
+        bound = bound || rows[i].measured.outcome.stage_ppm > STAGE_BOUND_PPM;
+    }
+    printf("\n%s, documents %s, %" PRIu64 " steps\n"
+           "analytic model, %s: attention x %s, linear x %s\n"
+           "pipeline %s, chunks a stage: %" PRIu32 "\n",
+           scenario_source(&simulation->scenario),
+           simulation->scenario.cut ? "cut where plain packing cuts" : "whole",
+           rows[0].measured.outcome.steps, simulation->calibrated ? "calibrated" : "not calibrated",
+           units_milli(times->attention_permille).text, units_milli(times->linear_permille).text,
+           pipeline_schedule_name(times->schedule), times->chunks);
+    if (bound) {
+        printf(
+            "last stage bound: the busiest stage has over 1.1 of the mean; move layers off it\n");
+    }
+}
+
+void simulate_print(const struct simulation *simulation, const struct row *rows, size_t count) {
+    print_policies(rows, count);
+    printf("\nslowest over mean of micro-batches (PP), their attention, CP ranks, replicas,\n"
+           "stages; and the parts of the critical path\n");
+    print_causes(rows, count);
+    if (rows[0].compared) {
+        printf("\nwhat would change the gain\n");
+        print_variants(rows, count);
+    }
+    print_provenance(simulation, rows, count);
+}
+
+static void json_speedup(struct json *json, const char *name, bool known, uint64_t ppm) {
+    json_key(json, name);
+    if (known && ppm > 0) {
+        json_u64(json, ppm);
+    } else {
+        json_null(json);
+    }
+}
+
+/* What is not in the outcome, when its turn in the order of names has come. */
+static size_t row_more_json(struct json *json, const struct row *row, size_t at, const char *name) {
+    static const char *const names[] = {"policy",
+                                        "seed",
+                                        "speedup_attention_minus_ppm",
+                                        "speedup_attention_plus_ppm",
+                                        "speedup_chunks_minus_ppm",
+                                        "speedup_chunks_plus_ppm",
+                                        "speedup_ppm"};
+    for (; at < sizeof names / sizeof names[0]; at++) {
+        if (name != NULL && strcmp(names[at], name) > 0) {
+            break;
+        }
+        if (at == 0) {
+            json_member_string(json, names[at], row->policy);
+        } else if (at == 1) {
+            json_member_u64(json, names[at], row->seed);
+        } else {
+            uint64_t ppm = at == 6 ? row->speedup_ppm : row->variants_ppm[at - 2];
+            json_speedup(json, names[at], row->compared, ppm);
+        }
+    }
+    return at;
+}
+
+static void row_json(struct json *json, const struct row *row) {
+    size_t more = 0;
+    json_object_begin(json);
+    for (size_t i = 0; i < outcome_fields(); i++) {
+        more = row_more_json(json, row, more, outcome_name(i));
+        json_member_u64(json, outcome_name(i), outcome_value(&row->measured.outcome, i));
+    }
+    (void)row_more_json(json, row, more, NULL);
+    json_object_end(json);
+}
+
+static int setting_compare(const void *a, const void *b) {
+    const struct config_setting *x = a;
+    const struct config_setting *y = b;
+    return strcmp(x->name, y->name);
+}
+
+/* The job's settings by name. */
+static void settings_json(struct json *json, const struct config *config) {
+    size_t count = config_setting_count(config);
+    struct config_setting *settings = calloc(count, sizeof *settings);
+    size_t kept = 0;
+    json_object_begin(json);
+    for (size_t i = 0; settings != NULL && i < count; i++) {
+        config_setting(config, i, &settings[kept]);
+        kept += settings[kept].plan && strncmp(settings[kept].name, "dataset.", 8) != 0 &&
+                strcmp(settings[kept].name, "plan.policy") != 0;
+    }
+    if (settings != NULL) {
+        qsort(settings, kept, sizeof *settings, setting_compare);
+    }
+    for (size_t i = 0; i < kept; i++) {
+        json_member_string(json, settings[i].name, settings[i].value);
+    }
+    json_object_end(json);
+    free(settings);
+}
+
+static void times_json(struct json *json, const struct step_time_options *times) {
+    static const char *const recompute[] = {"none", "attention", "full"};
+    json_object_begin(json);
+    json_member_u64(json, "attention_permille", times->attention_permille);
+    json_member_u64(json, "chunks", times->chunks);
+    json_member_u64(json, "exposed_cp_permille", times->exposed_cp_permille);
+    json_member_u64(json, "exposed_fsdp_permille", times->exposed_fsdp_permille);
+    json_member_u64(json, "exposed_pp_permille", times->exposed_pp_permille);
+    json_member_u64(json, "exposed_tp_permille", times->exposed_tp_permille);
+    json_member_u64(json, "gpu_spread_permille", times->gpu_spread_permille);
+    json_member_u64(json, "linear_permille", times->linear_permille);
+    json_member_u64(json, "node_gpus", times->node_gpus);
+    json_member_u64(json, "optimizer_ns", times->optimizer_ns);
+    json_member_string(json, "recompute", recompute[times->recompute]);
+    json_member_string(json, "schedule", pipeline_schedule_name(times->schedule));
+    json_member_u64(json, "send_depth", times->send_depth);
+    json_member_u64(json, "sync_replicas", times->sync_replicas);
+    json_member_u64(json, "vocab", times->vocab);
+    json_object_end(json);
+}
+
+void simulate_print_json(const struct simulation *simulation, const struct config *config,
+                         const struct row *rows, size_t count) {
+    struct json json;
+    json_init(&json, stdout);
+    json_object_begin(&json);
+    json_key(&json, "config");
+    json_object_begin(&json);
+    json_key(&json, "calibrated");
+    json_bool(&json, simulation->calibrated);
+    json_member_string(&json, "cut", simulation->scenario.cut ? "sequence" : "whole");
+    json_key(&json, "settings");
+    settings_json(&json, config);
+    json_member_string(&json, "source", scenario_source(&simulation->scenario));
+    json_member_u64(&json, "steps", simulation->options.steps);
+    json_key(&json, "times");
+    times_json(&json, &simulation->options.times);
+    json_member_u64(&json, "warm_up", simulation->options.warm_up);
+    json_object_end(&json);
+    json_key(&json, "rows");
+    json_array_begin(&json);
+    for (size_t i = 0; i < count; i++) {
+        row_json(&json, &rows[i]);
+    }
+    json_array_end(&json);
+    json_object_end(&json);
+    json_line(&json);
+}
