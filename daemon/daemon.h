@@ -21,9 +21,9 @@
 #define DAEMON_EXIT_DATA     65 /* the state or the corpus is damaged, or another job's */
 #define DAEMON_EXIT_IO       74
 #define DAEMON_EXIT_CONFIG   78
-#define DAEMON_UNDURABLE_MAX 64u         /* steps planned but not yet durable, at most */
-#define DAEMON_PLANS_MORE    64u         /* plans in memory beside ahead_steps, at most */
-#define DAEMON_PLANS_BYTES   (12u << 20) /* ... and each of the three counts fits this much */
+#define DAEMON_UNDURABLE_MAX 64u        /* steps planned but not yet durable, at most */
+#define DAEMON_PLANS_MORE    64u        /* plans in memory beside ahead_steps, at most */
+#define DAEMON_PLANS_BYTES   (8u << 20) /* ... and each of the three counts fits this much */
 #define DAEMON_REPLAYS_MAX   64u
 #define DAEMON_STOP_NS       8000000000ull /* to make pending commits durable */
 

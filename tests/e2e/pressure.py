@@ -19,10 +19,10 @@ MEMORY_KB = 64 * 1024  # beside the slab
 
 
 def world_of_tiny_documents():
-    """Some 45,000 documents a step: plans of 3 MB, pages of a plan of 0.8 MB."""
+    """Some 28,000 documents a step: plans of 2 MB, pages of a plan of 0.5 MB."""
     world = World()
     rng = numpy.random.default_rng(3)
-    lengths = rng.integers(8, 40, 400000)
+    lengths = rng.integers(12, 64, 300000)
     tokens = rng.integers(0, 200, int(lengths.sum())).astype("<u2")
     prefix = os.path.join(world.dir, "d")
     write_corpus(prefix, numpy.split(tokens, numpy.cumsum(lengths)[:-1]))
@@ -73,10 +73,10 @@ def test_a_rank_far_behind_does_not_fill_the_memory_with_plans():
         world.start()
         fast = world.rank(0, cp=0, parts="plan", commit_every=0)
         slow = world.rank(0, cp=1, parts="tokens", commit_every=0, think_ms=200)
-        most = most_memory(world, 60, lambda: len(fast.lines()) > 40 * 8)
+        most = most_memory(world, 60, lambda: len(fast.lines()) > 24 * 8)
         world.wait_for(lambda: len(slow.lines()) > 8, "the slow one goes on", 30)
         print(f"      {most} KB")
-        assert len(fast.lines()) > 40 * 8 and most < MEMORY_KB
+        assert len(fast.lines()) > 24 * 8 and most < MEMORY_KB
         world.kill()
 
 
