@@ -153,6 +153,18 @@ static const struct config_key keys[] = {
      FIELD(plan.search),
      .plan = true},
     {.section = "plan",
+     .name = "refine_gap",
+     .fallback = "0.1%",
+     .unit = "",
+     .reason =
+         "Documents are moved between micro-batches until the heaviest is this near to what no\n"
+         "packing can beat, as far as the time for it reaches.",
+     .kind = &kind_percent,
+     .words = "off",
+     .max = LEVEL_PPM,
+     FIELD(plan.refine_gap_ppm),
+     .plan = true},
+    {.section = "plan",
      .name = "documents_max",
      .fallback = "65536",
      .unit = "documents",
@@ -724,6 +736,7 @@ static const struct section {
 #define KEY_COUNT     (sizeof keys / sizeof keys[0])
 #define SECTION_COUNT (sizeof sections / sizeof sections[0])
 _Static_assert(KEY_COUNT <= CONFIG_KEYS_MAX, "raise CONFIG_KEYS_MAX");
+_Static_assert(LEVEL_AUTO == UINT32_MAX && REFINE_NOT == UINT32_MAX, "named values of kinds");
 _Static_assert(RANKS_LIMIT <= CONFIG_REPLICAS_MAX, "replicas are up to parallel.dp");
 
 size_t config_key_count(void) {

@@ -1,9 +1,15 @@
 /* planner: memory of the planner, and the step as a whole; see planner.h and step.h. */
 #include "planner/step.h"
 
+#include "packer/refine.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
+
+/* Time for refinement, in its searches of some 15 ns: some of what sorting takes. */
+#define REFINE_PROBES_BASE     4096u
+#define REFINE_PROBES_PER_PART 16u
 
 /* An array of `count` at the running offset `at`; NULL while only measuring. */
 static void *planner_array(uint8_t *memory, size_t *at, size_t count, size_t item_bytes) {
@@ -51,6 +57,10 @@ static size_t planner_lay_out(struct planner *p, uint8_t *memory) {
     p->bin_order = planner_array(memory, &at, bins, sizeof *p->bin_order);
     p->bin_numbers = planner_array(memory, &at, bins, sizeof *p->bin_numbers);
     p->pack_scratch = planner_array(memory, &at, pack_bytes, 1);
+    size_t refine_bytes = options->refine_gap_ppm == REFINE_NOT
+                              ? 0
+                              : pack_refine_bytes(options->waiting_max, step_bins_max(options));
+    p->refine_scratch = planner_array(memory, &at, refine_bytes, 1);
     p->slots = planner_array(memory, &at, micro_batches, sizeof *p->slots);
     p->loads = planner_array(memory, &at, micro_batches, sizeof *p->loads);
     p->replica_heap = planner_array(memory, &at, options->dp, sizeof *p->replica_heap);
@@ -137,6 +147,17 @@ bool step_read(const struct planner *planner, struct plan_state *front, uint32_t
     return true;
 }
 
+static void step_refine(struct planner *p, const struct pack_input *input) {
+    struct refine_options options = {
+        .gap_ppm = p->options.refine_gap_ppm,
+        .probes_max = REFINE_PROBES_BASE + (uint64_t)REFINE_PROBES_PER_PART * input->items,
+    };
+    if (options.gap_ppm != REFINE_NOT) {
+        (void)pack_refine(input, &options, p->refine_scratch, p->bins, p->order, p->bin_works,
+                          p->bin_tokens_held);
+    }
+}
+
 uint32_t step_pack(struct planner *p, uint32_t count, uint32_t bins) {
     struct pack_input input = {
         .lengths = p->lengths,
@@ -151,6 +172,7 @@ uint32_t step_pack(struct planner *p, uint32_t count, uint32_t bins) {
         p->works[i] = work_of(&p->model, p->lengths[i]);
     }
     pack_greedy(&input, p->pack_scratch, p->bins, p->order, p->bin_works, p->bin_tokens_held);
+    step_refine(p, &input);
     uint32_t left_over = 0;
     for (uint32_t i = 0; i < count; i++) {
         left_over += p->bins[i] == PACK_LEFT_OVER;

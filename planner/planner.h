@@ -8,6 +8,7 @@
  *   fill     while any are left, a step has at least as many documents as micro-batches: the oldest
  *            waiting ones leave, then the stream is read ahead;
  *   pack     packer/greedy assigns documents to micro-batches; what does not fit is left over;
+ *            packer/refine levels the packing;
  *   drain    when the stream has ended and at most DRAIN_STEPS steps' worth of tokens are left, or
  *            too few would leave, all of it is packed at once into whole steps (drain.c).
  * wlb:level (level.c) looks some steps ahead of the front instead, lets queues/level choose, fills
@@ -30,7 +31,7 @@
 
 /* The name of what plan_step computes. Bumped whenever any plan would change; part of the job
  * digest, so that a newer binary refuses an older job by name instead of drifting. */
-#define PLAN_ALGORITHM_VERSION 1u
+#define PLAN_ALGORITHM_VERSION 2u
 
 /* Largest values of the options. Within them every sum stays within 63 bits, or is refused. */
 #define TOKENS_MAX_LIMIT    (1u << 26)          /* window, tokens_max */
@@ -51,6 +52,7 @@
         .max_evaluations = LEVEL_AUTO, .fit_window = LEVEL_AUTO                                    \
     }
 #define DRAIN_STEPS 4u
+#define REFINE_NOT  UINT32_MAX /* refine_gap_ppm: packings stay as they are */
 
 enum policy {
     POLICY_PLAIN = 0,     /* concatenate in reading order, cut every `window` tokens */
@@ -83,6 +85,8 @@ struct plan_options {
     struct level_options level; /* parameters may be LEVEL_AUTO; bins, bin_tokens, step_tokens and
                                    token_work are set */
     enum pack_search search;
+    uint32_t refine_gap_ppm; /* a packing is refined until its heaviest micro-batch is as near to
+                                what no packing can beat; REFINE_NOT */
     enum loss_denominator loss_denominator;
     struct layout_options layouts;
     struct model_options model;

@@ -74,6 +74,7 @@ struct planner {
     uint32_t *bin_order;
     uint32_t *bin_numbers;
     void *pack_scratch;
+    void *refine_scratch;
 
     /* By micro-batch. */
     uint32_t *slots; /* its position in the plan */

@@ -500,6 +500,7 @@ static void compare_world(uint64_t seed) {
     } while (world.options.policy == POLICY_PLAIN);
     world.seed = seed;
     world.options.model.cost_linear = splitmix_between(&dice, 1, 64);
+    world.options.refine_gap_ppm = REFINE_NOT;
     world.options.documents_max = WORLD_NO_LIMIT;
     world.options.waiting_max = WORLD_NO_LIMIT;
     resolve(&world);

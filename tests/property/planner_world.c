@@ -32,6 +32,7 @@ struct plan_options world_options(void) {
         .backlog_max = 100,
         .bands = {.bands = BANDS_AUTO, .age_max = 64},
         .level = LEVEL_AUTO_OPTIONS,
+        .refine_gap_ppm = REFINE_NOT,
         .layouts = {.allowed = 1u << LAYOUT_PER_SEQUENCE | 1u << LAYOUT_PER_DOCUMENT,
                     .fragments_max = 65536},
         .model = {.layers = 4,
@@ -149,6 +150,7 @@ static void world_make_policy(struct world *world, uint64_t seed, enum policy po
     options->pp = splitmix_between(&dice, 1, 4);
     options->micro_batches = options->dp * splitmix_between(&dice, 1, 4);
     options->search = splitmix_between(&dice, PACK_SEARCH_EXACT, PACK_SEARCH_PAPER);
+    options->refine_gap_ppm = seed % 2 == 0 ? 100 : REFINE_NOT;
     options->loss_denominator = splitmix_between(&dice, LOSS_CONSTANT, LOSS_LABEL_TOKENS);
     options->layouts.allowed = splitmix_between(&dice, 1, 3) << LAYOUT_PER_SEQUENCE;
     options->model.cost_linear = splitmix_between(&dice, 0, 1) == 0 ? 0 : 8;

@@ -66,6 +66,7 @@ static struct plan_options options_of(enum policy policy, enum pack_search searc
         .backlog_max = 4,
         .bands = {.bands = BANDS_AUTO, .age_max = 64},
         .level = LEVEL_AUTO_OPTIONS,
+        .refine_gap_ppm = REFINE_NOT,
         .search = search,
         .layouts = {.allowed = 1u << LAYOUT_PER_SEQUENCE | 1u << LAYOUT_PER_DOCUMENT,
                     .fragments_max = 65536},

@@ -60,6 +60,7 @@ static int set_up(void **state) {
         .backlog_max = 4,
         .bands = {.bands = BANDS_AUTO, .age_max = 8},
         .level = LEVEL_AUTO_OPTIONS,
+        .refine_gap_ppm = REFINE_NOT,
         .layouts = {.allowed = 1 << LAYOUT_PER_SEQUENCE, .fragments_max = 1024},
         .model = {.layers = 4,
                   .hidden = 256,
