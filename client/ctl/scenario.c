@@ -66,6 +66,20 @@ const char *scenario_source(const struct scenario *scenario) {
     return scenario->lengths != NULL ? scenario->lengths : "corpus";
 }
 
+bool scenario_ends(const struct scenario *scenario, const struct config *config) {
+    return config->source.epochs > 0 && scenario->distribution == NULL;
+}
+
+uint64_t scenario_warm_up(const struct scenario *scenario, const struct config *config,
+                          uint64_t steps) {
+    uint64_t tenth = steps / 10;
+    uint64_t age = config->plan.bands.age_max;
+    if (scenario_ends(scenario, config)) {
+        return 0;
+    }
+    return tenth > age ? tenth : age;
+}
+
 /* Splits "NAME@LAYOUT+LAYOUT". */
 static int policy_split(const char *policy, char name[POLICY_BYTES], char layouts[LAYOUTS_BYTES],
                         struct error *error) {

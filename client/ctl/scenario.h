@@ -43,6 +43,14 @@ const char *scenario_source(const struct scenario *scenario);
 int scenario_config(const struct scenario *scenario, const char *policy, const char *seed,
                     struct config **out, struct error *error);
 
+/* Whether the documents come to an end. */
+bool scenario_ends(const struct scenario *scenario, const struct config *config);
+
+/* Steps to plan before `steps` counted ones when nobody says: a tenth, at least queues.max_age;
+ * none when the data end. */
+uint64_t scenario_warm_up(const struct scenario *scenario, const struct config *config,
+                          uint64_t steps);
+
 /* Not to be copied once open. */
 struct trial {
     struct config *config;

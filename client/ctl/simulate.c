@@ -12,15 +12,9 @@
 #define CALIBRATION_STEPS_MAX 4000u
 
 static uint64_t warm_up_of(const struct simulation *simulation, const struct config *config) {
-    uint64_t tenth = simulation->options.steps / 10;
-    uint64_t age = config->plan.bands.age_max;
-    if (simulation->options.warm_up != WARM_UP_AUTO) {
-        return simulation->options.warm_up;
-    }
-    if (config->source.epochs > 0 && simulation->scenario.distribution == NULL) {
-        return 0;
-    }
-    return tenth > age ? tenth : age;
+    return simulation->options.warm_up != WARM_UP_AUTO
+               ? simulation->options.warm_up
+               : scenario_warm_up(&simulation->scenario, config, simulation->options.steps);
 }
 
 static int calibrate_by_imbalance(struct simulation *simulation, struct trial *trial,

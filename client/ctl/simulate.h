@@ -4,6 +4,7 @@
 
 #include "client/ctl/ctl.h"
 #include "client/ctl/measure.h"
+#include "client/ctl/scenario_options.h"
 
 #define POLICIES_MAX 16u
 #define SEEDS_MAX    64u
@@ -13,6 +14,7 @@
 struct simulation {
     struct ctl *ctl;
     struct scenario scenario;
+    struct scenario_arguments arguments; /* fill the scenario and options.times */
     const char *policies[POLICIES_MAX];
     size_t policy_count;
     const char *seeds[SEEDS_MAX]; /* NULL: the config's */

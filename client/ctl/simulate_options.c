@@ -1,5 +1,5 @@
-/* simulate_options: the command line of `ballastctl simulate`. Most options are a key of the config
- * or a number of the step-time model under a shorter name: two tables say which. */
+/* simulate_options: the command line of `ballastctl simulate`, beside what describes the job and
+ * its documents (scenario_options.h). */
 #include "client/ctl/simulate.h"
 
 #include <inttypes.h>
@@ -13,83 +13,8 @@ enum {
     OPTION_STEPS,
     OPTION_WARM_UP,
     OPTION_SEED,
-    OPTION_LENGTHS,
-    OPTION_DISTRIBUTION,
-    OPTION_CUT,
-    OPTION_SET,
-    OPTION_SCHEDULE,
-    OPTION_RECOMPUTE,
-    OPTION_OPTIMIZER,
     OPTION_CALIBRATE,
     OPTION_IMBALANCE,
-    OPTION_KEYS = 600,  /* and on: keys[] */
-    OPTION_TIMES = 700, /* and on: times[] */
-};
-
-enum key {
-    KEY_WINDOW,
-    KEY_MICRO_BATCHES,
-    KEY_TOKENS_MAX,
-    KEY_COST,
-    KEY_BANDS,
-    KEY_PRESET,
-    KEY_LAYOUTS,
-    KEY_DP,
-    KEY_PP,
-    KEY_CP,
-    KEY_TP,
-    KEYS,
-};
-
-static const char *const keys[KEYS] = {
-    [KEY_WINDOW] = "plan.window",
-    [KEY_MICRO_BATCHES] = "plan.micro_batches",
-    [KEY_TOKENS_MAX] = "plan.tokens_max",
-    [KEY_COST] = "model.cost",
-    [KEY_BANDS] = "bands.thresholds",
-    [KEY_PRESET] = "level.preset",
-    [KEY_LAYOUTS] = "sharding.layouts",
-    [KEY_DP] = "parallel.dp",
-    [KEY_PP] = "parallel.pp",
-    [KEY_CP] = "parallel.cp",
-    [KEY_TP] = "parallel.tp",
-};
-
-enum time {
-    TIME_CHUNKS,
-    TIME_SEND_DEPTH,
-    TIME_REPLICA_SYNC,
-    TIME_VOCAB,
-    TIME_NODE_GPUS,
-    TIME_EXPOSED_TP,
-    TIME_EXPOSED_CP,
-    TIME_EXPOSED_PP,
-    TIME_EXPOSED_FSDP,
-    TIME_ATTENTION_SCALE,
-    TIME_LINEAR_SCALE,
-    TIME_GPU_SPREAD,
-    TIMES,
-};
-
-#define TIME(option, member)                                                                       \
-    { option, offsetof(struct step_time_options, member) }
-
-static const struct {
-    const char *option;
-    size_t offset;
-} times[TIMES] = {
-    [TIME_CHUNKS] = TIME("--chunks", chunks),
-    [TIME_SEND_DEPTH] = TIME("--send-depth", send_depth),
-    [TIME_REPLICA_SYNC] = TIME("--replica-sync", sync_replicas),
-    [TIME_VOCAB] = TIME("--vocab", vocab),
-    [TIME_NODE_GPUS] = TIME("--node-gpus", node_gpus),
-    [TIME_EXPOSED_TP] = TIME("--exposed-tp", exposed_tp_permille),
-    [TIME_EXPOSED_CP] = TIME("--exposed-cp", exposed_cp_permille),
-    [TIME_EXPOSED_PP] = TIME("--exposed-pp", exposed_pp_permille),
-    [TIME_EXPOSED_FSDP] = TIME("--exposed-fsdp", exposed_fsdp_permille),
-    [TIME_ATTENTION_SCALE] = TIME("--attention-scale", attention_permille),
-    [TIME_LINEAR_SCALE] = TIME("--linear-scale", linear_permille),
-    [TIME_GPU_SPREAD] = TIME("--gpu-spread", gpu_spread_permille),
 };
 
 /* The config says which policies there are. */
@@ -113,50 +38,6 @@ static void seed_add(struct simulation *simulation, const char *seed, struct arg
         argp_error(state, "more than %u seeds", SEEDS_MAX);
     }
     simulation->seeds[simulation->seed_count++] = seed;
-}
-
-static void override_add(struct simulation *simulation, const char *key, const char *value,
-                         struct argp_state *state) {
-    struct error error = {0};
-    if (scenario_override(&simulation->scenario, key, value, &error) < 0) {
-        argp_error(state, "%s", error.text);
-    }
-}
-
-static void set_parse(struct simulation *simulation, char *text, struct argp_state *state) {
-    char *equals = strchr(text, '=');
-    if (equals == NULL || equals == text) {
-        argp_error(state, "--set '%s' is not SECTION.KEY=VALUE", text);
-        return;
-    }
-    *equals = '\0';
-    override_add(simulation, text, equals + 1, state);
-}
-
-static void cut_parse(struct simulation *simulation, const char *text, struct argp_state *state) {
-    simulation->scenario.cut = strcmp(text, "sequence") == 0;
-    if (!simulation->scenario.cut && strcmp(text, "whole") != 0) {
-        argp_error(state, "--cut '%s' is neither sequence nor whole", text);
-    }
-}
-
-static void schedule_parse(struct simulation *simulation, const char *text,
-                           struct argp_state *state) {
-    if (pipeline_schedule_parse(text, &simulation->options.times.schedule) < 0) {
-        argp_error(state, "--schedule '%s' is none of 1f1b, interleaved, afab", text);
-    }
-}
-
-static void recompute_parse(struct simulation *simulation, const char *text,
-                            struct argp_state *state) {
-    static const char *const names[] = {"none", "attention", "full"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (strcmp(text, names[i]) == 0) {
-            simulation->options.times.recompute = (enum recompute)i;
-            return;
-        }
-    }
-    argp_error(state, "--recompute '%s' is none of none, attention, full", text);
 }
 
 static void calibrate_parse(struct simulation *simulation, char *text, struct argp_state *state) {
@@ -183,43 +64,11 @@ static uint64_t ratio_parse(const char *text, struct argp_state *state) {
     return (uint64_t)(value * 1e6 + 0.5);
 }
 
-/* The options that the tables name; false for others. */
-static bool table_parse(struct simulation *simulation, int key, char *arg,
-                        struct argp_state *state) {
-    if (key >= OPTION_KEYS && key < OPTION_KEYS + KEYS) {
-        override_add(simulation, keys[key - OPTION_KEYS], arg, state);
-        return true;
-    }
-    if (key >= OPTION_TIMES && key < OPTION_TIMES + TIMES) {
-        char *base = (char *)&simulation->options.times;
-        uint32_t value = (uint32_t)ctl_number(state, arg, UINT32_MAX,
-                                              times[key - OPTION_TIMES].option);
-        memcpy(base + times[key - OPTION_TIMES].offset, &value, sizeof value);
-        return true;
-    }
-    return false;
-}
-
-static void source_check(const struct simulation *simulation, struct argp_state *state) {
-    const struct scenario *scenario = &simulation->scenario;
-    if (scenario->lengths != NULL && scenario->distribution != NULL) {
-        argp_error(state, "--lengths and --distribution: documents come from one of them");
-    }
-    if (simulation->ctl->config == NULL && scenario->lengths == NULL &&
-        scenario->distribution == NULL) {
-        argp_error(state, "which documents? name a job's config with --config FILE, a file of "
-                          "lengths with --lengths, or a list with --distribution wlb128k");
-    }
-    if (simulation->imbalance_ppm > 0 && simulation->short_ns > 0) {
-        argp_error(state, "--calibrate and --imbalance: one of them sets the scale");
-    }
-}
-
 static error_t option_parse(int key, char *arg, struct argp_state *state) {
     struct simulation *simulation = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
-        state->child_inputs[0] = simulation->ctl;
+        state->child_inputs[0] = &simulation->arguments;
         return 0;
     case OPTION_POLICIES:
         policies_parse(simulation, arg, state);
@@ -236,28 +85,6 @@ static error_t option_parse(int key, char *arg, struct argp_state *state) {
     case OPTION_SEED:
         seed_add(simulation, arg, state);
         return 0;
-    case OPTION_LENGTHS:
-        simulation->scenario.lengths = arg;
-        return 0;
-    case OPTION_DISTRIBUTION:
-        simulation->scenario.distribution = arg;
-        return 0;
-    case OPTION_CUT:
-        cut_parse(simulation, arg, state);
-        return 0;
-    case OPTION_SET:
-        set_parse(simulation, arg, state);
-        return 0;
-    case OPTION_SCHEDULE:
-        schedule_parse(simulation, arg, state);
-        return 0;
-    case OPTION_RECOMPUTE:
-        recompute_parse(simulation, arg, state);
-        return 0;
-    case OPTION_OPTIMIZER:
-        simulation->options.times.optimizer_ns =
-            ctl_number(state, arg, INT64_MAX / 1000000, "--optimizer") * 1000000;
-        return 0;
     case OPTION_CALIBRATE:
         calibrate_parse(simulation, arg, state);
         return 0;
@@ -268,25 +95,18 @@ static error_t option_parse(int key, char *arg, struct argp_state *state) {
         argp_error(state, "takes no argument '%s'", arg);
         return 0;
     case ARGP_KEY_END:
-        source_check(simulation, state);
+        if (simulation->imbalance_ppm > 0 && simulation->short_ns > 0) {
+            argp_error(state, "--calibrate and --imbalance: one of them sets the scale");
+        }
         return 0;
     default:
-        return table_parse(simulation, key, arg, state) ? 0 : ARGP_ERR_UNKNOWN;
+        return ARGP_ERR_UNKNOWN;
     }
 }
 
 static const struct argp_option options[] = {
-    {NULL, 0, NULL, 0, "Documents:", 1},
-    {"lengths", OPTION_LENGTHS, "FILE", 0,
-     "Documents of these lengths, one whole number a line, read in the config's order", 0},
-    {"distribution", OPTION_DISTRIBUTION, "NAME", 0,
-     "Built-in lengths: wlb128k, prolong, libra256k, libra1m", 0},
-    {"cut", OPTION_CUT, "HOW", 0,
-     "sequence: documents end where plain packing would cut them, so that all policies train the "
-     "same pieces; whole (the default): as they are",
-     0},
     {"seed", OPTION_SEED, "S", 0, "Shuffle with this seed instead of the config's; may be repeated",
-     0},
+     1},
     {NULL, 0, NULL, 0, "What is compared:", 2},
     {"policies", OPTION_POLICIES, "LIST", 0,
      "Policies (plain,wlb:none,wlb:bands,wlb:level); NAME@per-sequence+per-document allows one "
@@ -297,51 +117,10 @@ static const struct argp_option options[] = {
      "Steps planned first and not counted (a tenth, at least queues.max_age; none when the data "
      "end)",
      0},
-    {NULL, 0, NULL, 0, "Settings of the job, before the config's:", 3},
-    {"window", OPTION_KEYS + KEY_WINDOW, "TOKENS", 0, "plan.window", 0},
-    {"micro-batches", OPTION_KEYS + KEY_MICRO_BATCHES, "N", 0, "plan.micro_batches", 0},
-    {"tokens-max", OPTION_KEYS + KEY_TOKENS_MAX, "TOKENS", 0, "plan.tokens_max, such as 1.25w", 0},
-    {"cost", OPTION_KEYS + KEY_COST, "COST", 0, "model.cost: analytic, or L2/C for L*(L+C)", 0},
-    {"bands", OPTION_KEYS + KEY_BANDS, "LIST", 0, "bands.thresholds, such as 49152,81920", 0},
-    {"preset", OPTION_KEYS + KEY_PRESET, "NAME", 0, "level.preset", 0},
-    {"layouts", OPTION_KEYS + KEY_LAYOUTS, "LIST", 0, "sharding.layouts", 0},
-    {"dp", OPTION_KEYS + KEY_DP, "N", 0, "parallel.dp; likewise pp, cp, tp", 0},
-    {"pp", OPTION_KEYS + KEY_PP, "N", OPTION_HIDDEN, "parallel.pp", 0},
-    {"cp", OPTION_KEYS + KEY_CP, "N", OPTION_HIDDEN, "parallel.cp", 0},
-    {"tp", OPTION_KEYS + KEY_TP, "N", OPTION_HIDDEN, "parallel.tp", 0},
-    {"set", OPTION_SET, "KEY=VALUE", 0, "Any other, such as model.layers=80", 0},
-    {NULL, 0, NULL, 0, "Step times:", 4},
-    {"schedule", OPTION_SCHEDULE, "NAME", 0, "1f1b (the default), interleaved, afab", 0},
-    {"chunks", OPTION_TIMES + TIME_CHUNKS, "V", 0, "Model chunks a stage, interleaved or afab (1)",
-     0},
-    {"send-depth", OPTION_TIMES + TIME_SEND_DEPTH, "K", 0,
-     "Outputs that a stage may hold on a link; 0 (the default): as it likes", 0},
-    {"replica-sync", OPTION_TIMES + TIME_REPLICA_SYNC, "S", 0,
-     "Groups of S replicas that meet at every micro-batch, with pp = 1; 0 (the default): once a "
-     "step",
-     0},
-    {"vocab", OPTION_TIMES + TIME_VOCAB, "N", 0,
-     "Vocabulary of a head on the last stage; 0 (the default): layers were moved to pay for it", 0},
-    {"recompute", OPTION_RECOMPUTE, "WHAT", 0, "none (the default), attention, full", 0},
-    {"node-gpus", OPTION_TIMES + TIME_NODE_GPUS, "N", 0, "GPUs a node (8)", 0},
-    {"exposed-tp", OPTION_TIMES + TIME_EXPOSED_TP, "PERMILLE", 0,
-     "Share of tensor-parallel communication that compute does not hide (0); likewise -cp, -pp, "
-     "-fsdp",
-     0},
-    {"exposed-cp", OPTION_TIMES + TIME_EXPOSED_CP, "PERMILLE", OPTION_HIDDEN, "", 0},
-    {"exposed-pp", OPTION_TIMES + TIME_EXPOSED_PP, "PERMILLE", OPTION_HIDDEN, "", 0},
-    {"exposed-fsdp", OPTION_TIMES + TIME_EXPOSED_FSDP, "PERMILLE", OPTION_HIDDEN, "", 0},
-    {"optimizer", OPTION_OPTIMIZER, "MS", 0, "Optimizer, milliseconds a step (0)", 0},
-    {"gpu-spread", OPTION_TIMES + TIME_GPU_SPREAD, "PERMILLE", 0,
-     "How much slower than the mean the slowest GPU is (0)", 0},
-    {"attention-scale", OPTION_TIMES + TIME_ATTENTION_SCALE, "PERMILLE", 0,
-     "Attention, of what the model says (1000)", 0},
-    {"linear-scale", OPTION_TIMES + TIME_LINEAR_SCALE, "PERMILLE", 0, "Everything linear (1000)",
-     0},
     {"calibrate", OPTION_CALIBRATE, "SHORT,LONG", 0,
      "Set both scales from measured forward times of a middle stage, ns: a window of 32 equal "
      "documents, and a window of one, both laid out per sequence",
-     0},
+     4},
     {"imbalance", OPTION_IMBALANCE, "RATIO", 0,
      "Set attention's scale so that plain packing's micro-batches are this uneven, such as 1.44",
      0},
@@ -355,12 +134,16 @@ static const struct argp argp = {
            "WORST are the heaviest micro-batch over the mean; DELAY the mean, MAX the largest, in "
            "steps; CV the spread of a step's tokens; STEP its predicted time, GAIN tokens a second "
            "against plain packing, BUBBLE the share of the pipelines' time that is idle.",
-    .children = ctl_argp_children,
+    .children = scenario_argp_children,
 };
 
 void simulate_parse(struct simulation *simulation, int argc, char **argv) {
+    simulation->arguments = (struct scenario_arguments){
+        .ctl = simulation->ctl,
+        .scenario = &simulation->scenario,
+        .times = &simulation->options.times,
+    };
     ctl_parse(&argp, 0, argc, argv, simulation);
-    simulation->scenario.config = simulation->ctl->config;
     if (simulation->seed_count == 0) {
         simulation->seed_count = 1;
     }
