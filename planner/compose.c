@@ -214,27 +214,39 @@ static uint64_t compose_attention_ppm(struct planner *p) {
     return balance_of(p->loads, p->options.micro_batches);
 }
 
-/* Rows by descending key into order[]. */
-static void compose_order(struct planner *p, const uint64_t *keys, uint32_t documents) {
-    for (uint32_t i = 0; i < documents; i++) {
-        p->order[i] = i;
-    }
-    order_by_work(keys, p->order, documents);
-}
-
+/* Works by length, in which they are monotone. */
 static uint64_t compose_bound_ppm(struct planner *p, uint32_t documents) {
-    compose_order(p, p->works, documents);
+    order_by_length(p->lengths, documents, p->pack_scratch, p->order);
     for (uint32_t i = 0; i < documents; i++) {
         p->keys[i] = p->works[p->order[i]];
     }
     return balance_bound(p->keys, documents, p->options.micro_batches);
 }
 
-static uint64_t compose_original_ppm(struct planner *p, uint32_t documents) {
+/* Rows in reading order into order[]; pieces of one part lie in theirs already. */
+static void compose_order(struct planner *p, uint32_t documents) {
+    uint64_t first = UINT64_MAX;
+    uint64_t last = 0;
     for (uint32_t i = 0; i < documents; i++) {
-        p->keys[i] = UINT64_MAX - p->rows[i].document.stream_index;
+        uint64_t index = p->rows[i].document.stream_index;
+        first = index < first ? index : first;
+        last = index > last ? index : last;
     }
-    compose_order(p, p->keys, documents);
+    for (uint32_t i = 0; i < documents; i++) {
+        uint64_t before = last - p->rows[i].document.stream_index;
+        p->keys[i] = before;
+        p->indexes[i] = (uint32_t)before;
+        p->order[i] = i;
+    }
+    if (last - first <= UINT32_MAX) {
+        order_by_length(p->indexes, documents, p->pack_scratch, p->order);
+    } else {
+        order_by_work(p->keys, p->order, documents);
+    }
+}
+
+static uint64_t compose_original_ppm(struct planner *p, uint32_t documents) {
+    compose_order(p, documents);
     for (uint32_t i = 0; i < documents; i++) {
         p->indexes[i] = p->lengths[p->order[i]];
     }

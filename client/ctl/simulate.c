@@ -151,8 +151,8 @@ static int simulation_report(struct simulation *simulation, const struct row *ro
 int ctl_simulate(struct ctl *ctl, int argc, char **argv) {
     struct simulation simulation = {
         .ctl = ctl,
-        .policies = {"plain", "wlb:none", "wlb:bands", "wlb:level"},
-        .policy_count = 4,
+        .policies = {"plain", "fixed:4", "wlb:none", "wlb:bands", "wlb:level"},
+        .policy_count = 5,
         .options = {.steps = DEFAULT_STEPS, .warm_up = WARM_UP_AUTO, .times = step_time_defaults},
     };
     simulate_parse(&simulation, argc, argv);

@@ -109,7 +109,8 @@ static const struct argp_option options[] = {
      1},
     {NULL, 0, NULL, 0, "What is compared:", 2},
     {"policies", OPTION_POLICIES, "LIST", 0,
-     "Policies (plain,wlb:none,wlb:bands,wlb:level); NAME@per-sequence+per-document allows one "
+     "Policies (plain,fixed:4,wlb:none,wlb:bands,wlb:level); NAME@per-sequence+per-document allows "
+     "one "
      "these layouts only",
      0},
     {"steps", OPTION_STEPS, "N", 0, "Steps to count with each (100)", 0},

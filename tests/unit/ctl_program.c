@@ -325,7 +325,8 @@ static uint64_t member(const json_t *object, const char *name) {
 
 static void policies_are_compared_side_by_side(void **state) {
     (void)state;
-    static const char *const policies[] = {"plain", "wlb:none", "wlb:bands", "wlb:level"};
+    static const char *const policies[] = {"plain", "fixed:4", "wlb:none", "wlb:bands",
+                                           "wlb:level"};
     struct world world;
     struct ran ran = {0};
     world_make(&world);
@@ -336,16 +337,16 @@ static void policies_are_compared_side_by_side(void **state) {
     char *sorted = json_dumps(answer, JSON_COMPACT | JSON_SORT_KEYS);
     assert_memory_equal(ran.out, sorted, strlen(sorted));
     json_t *rows = json_object_get(answer, "rows");
-    assert_int_equal(json_array_size(rows), 8);
-    for (size_t i = 0; i < 8; i++) {
+    assert_int_equal(json_array_size(rows), 10);
+    for (size_t i = 0; i < 10; i++) {
         json_t *row = json_array_get(rows, i);
-        assert_string_equal(json_string_value(json_object_get(row, "policy")), policies[i % 4]);
-        assert_int_equal(member(row, "seed"), 1 + i / 4);
+        assert_string_equal(json_string_value(json_object_get(row, "policy")), policies[i % 5]);
+        assert_int_equal(member(row, "seed"), 1 + i / 5);
         assert_int_equal(member(row, "steps"), 3);
         assert_true(member(row, "total_ppm") >= 1000000);
         assert_true(member(row, "worst_ppm") >= member(row, "total_ppm"));
         assert_true(member(row, "step_ns") > 0);
-        assert_true(i % 4 != 0 || member(row, "speedup_ppm") == 1000000);
+        assert_true(i % 5 != 0 || member(row, "speedup_ppm") == 1000000);
     }
     assert_int_equal(member(json_object_get(answer, "config"), "warm_up"), 1);
     free(sorted);
