@@ -280,6 +280,7 @@ static void the_calibrated_7b_job_gains_what_was_published(void **state) {
 
     struct job document = job_run(&loaded, POLICY_PLAIN, DOCUMENT, 0);
     struct job adaptive = job_run(&loaded, POLICY_PLAIN, SEQUENCE | DOCUMENT, 0);
+    struct job fixed = job_run(&loaded, POLICY_FIXED + 1, DOCUMENT, cost);
     struct job packed = job_run(&loaded, POLICY_WLB_BANDS, SEQUENCE, cost);
     struct job all = job_run(&loaded, POLICY_WLB_BANDS, SEQUENCE | DOCUMENT, cost);
     struct timed base = job_time(&model, &plain);
@@ -291,10 +292,13 @@ static void the_calibrated_7b_job_gains_what_was_published(void **state) {
     within("speedup, bands", speedup_ppm(base, job_time(&model, &packed)), 1160000, 1300000);
     within("speedup, bands and adaptive", speedup_ppm(base, job_time(&model, &all)), 1270000,
            1450000);
+    within("the same over fixed:1", speedup_ppm(job_time(&model, &fixed), job_time(&model, &all)),
+           1140000, 1310000);
     within("bands, mean delay", all.delay_milli * 1000, 330000, 540000);
     free(plain.loads);
     free(document.loads);
     free(adaptive.loads);
+    free(fixed.loads);
     free(packed.loads);
     free(all.loads);
     free(loaded.lengths);
