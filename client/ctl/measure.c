@@ -228,6 +228,10 @@ static int measure_step(struct meter *meter, struct measurement *out, const stru
     if (rc < 0) {
         return rc;
     }
+    if (out->outcome.steps == 0) {
+        memcpy(out->loads, meter->loads, plan->micro_batch_count * sizeof *out->loads);
+        out->first = time;
+    }
     measure_delays(meter, out, plan);
     measure_balance(&out->outcome, plan);
     measure_time(&out->outcome, &time);
@@ -323,8 +327,10 @@ int measure(struct trial *trial, const char *what, const struct measure_options 
     assert(options->steps > 0);
     int rc = meter_open(&meter, trial, options, error);
     if (rc == 0) {
+        out->model = meter.model;
         out->steps = calloc(options->steps, sizeof *out->steps);
-        rc = out->steps != NULL
+        out->loads = calloc(trial->config->plan.micro_batches, sizeof *out->loads);
+        rc = out->steps != NULL && out->loads != NULL
                  ? 0
                  : error_set(error, -ENOMEM, "no memory for %" PRIu64 " steps", options->steps);
     }
@@ -345,7 +351,9 @@ int measure(struct trial *trial, const char *what, const struct measure_options 
 }
 
 void measurement_deinit(struct measurement *measurement) {
+    free(measurement->loads);
     free(measurement->steps);
+    measurement->loads = NULL;
     measurement->steps = NULL;
 }
 

@@ -72,8 +72,11 @@ struct outcome {
 
 struct measurement {
     struct outcome outcome;
-    struct step_sample *steps;              /* outcome.steps of them; owned */
-    uint64_t delays[MEASURE_DELAYS];        /* tokens by delay */
+    struct step_sample *steps;       /* outcome.steps of them; owned */
+    uint64_t delays[MEASURE_DELAYS]; /* tokens by delay */
+    struct step_time_model model;
+    struct step_load *loads;                /* of the first counted step; owned */
+    struct step_time first;                 /* and its time */
     uint64_t variants_ns[MEASURE_VARIANTS]; /* sum of step times, 0: there is no such schedule */
 };
 

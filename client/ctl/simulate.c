@@ -134,6 +134,12 @@ static int simulation_run(struct simulation *simulation, struct row *rows) {
 
 static int simulation_report(struct simulation *simulation, const struct row *rows, size_t count) {
     struct config *config = NULL;
+    if (simulation->html != NULL) {
+        int written = simulate_write_html(simulation, rows, count, &simulation->ctl->error);
+        if (written < 0) {
+            return written;
+        }
+    }
     if (!simulation->ctl->json) {
         simulate_print(simulation, rows, count);
         return 0;

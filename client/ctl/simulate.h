@@ -46,4 +46,8 @@ void simulate_print(const struct simulation *simulation, const struct row *rows,
 void simulate_print_json(const struct simulation *simulation, const struct config *config,
                          const struct row *rows, size_t count);
 
+/* simulate_html.c: the same as a page at simulation->html. */
+int simulate_write_html(const struct simulation *simulation, const struct row *rows, size_t count,
+                        struct error *error);
+
 #endif

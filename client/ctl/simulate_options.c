@@ -13,6 +13,7 @@ enum {
     OPTION_STEPS,
     OPTION_WARM_UP,
     OPTION_SEED,
+    OPTION_HTML,
     OPTION_CALIBRATE,
     OPTION_IMBALANCE,
 };
@@ -85,6 +86,9 @@ static error_t option_parse(int key, char *arg, struct argp_state *state) {
     case OPTION_SEED:
         seed_add(simulation, arg, state);
         return 0;
+    case OPTION_HTML:
+        simulation->html = arg;
+        return 0;
     case OPTION_CALIBRATE:
         calibrate_parse(simulation, arg, state);
         return 0;
@@ -118,6 +122,7 @@ static const struct argp_option options[] = {
      "Steps planned first and not counted (a tenth, at least queues.max_age; none when the data "
      "end)",
      0},
+    {"html", OPTION_HTML, "FILE", 0, "Write a page with figures too", 0},
     {"calibrate", OPTION_CALIBRATE, "SHORT,LONG", 0,
      "Set both scales from measured forward times of a middle stage, ns: a window of 32 equal "
      "documents, and a window of one, both laid out per sequence",

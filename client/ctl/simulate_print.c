@@ -109,6 +109,10 @@ static void print_provenance(const struct simulation *simulation, const struct r
            rows[0].measured.outcome.steps, simulation->calibrated ? "calibrated" : "not calibrated",
            units_milli(times->attention_permille).text, units_milli(times->linear_permille).text,
            pipeline_schedule_name(times->schedule), times->chunks);
+    if (!simulation->scenario.cut) {
+        printf("plain and fixed cut documents and so train less attention than the others;\n"
+               "--cut sequence gives all of them the same pieces\n");
+    }
     if (bound) {
         printf(
             "last stage bound: the busiest stage has over 1.1 of the mean; move layers off it\n");

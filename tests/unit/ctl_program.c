@@ -401,6 +401,40 @@ static void simulations_need_no_corpus(void **state) {
     ran_free(&ran);
 }
 
+static void a_simulation_writes_a_page_that_needs_nothing_else(void **state) {
+    (void)state;
+    struct world world;
+    struct ran ran = {0};
+    char html[512];
+    char *page = NULL;
+    size_t bytes = 0;
+    world_make(&world);
+    (void)snprintf(html, sizeof html, "--html=%s", world_path(&world, "page.html"));
+    ran_ctl(&ran, "simulate", "--distribution=wlb128k", "--steps=5", "--pp=2",
+            "--policies=plain,wlb:level", html, NULL);
+    ran_expect(&ran, 0);
+    FILE *file = fopen(world_path(&world, "page.html"), "r");
+    assert_non_null(file);
+    assert_true(getdelim(&page, &bytes, '\0', file) > 0);
+    assert_int_equal(fclose(file), 0);
+    int figures = 0;
+    for (const char *at = strstr(page, "<svg"); at != NULL; at = strstr(at + 1, "<svg")) {
+        figures++;
+    }
+    assert_int_equal(figures, 7); /* five plots, a pipeline for each policy */
+    assert_non_null(strstr(page, "wlb:level"));
+    assert_non_null(strstr(page, "</html>"));
+    assert_null(strstr(page, "http"));
+    assert_null(strstr(page, "<script"));
+    assert_null(strstr(page, "nan"));
+    free(page);
+    ran_ctl(&ran, "simulate", "--distribution=wlb128k", "--steps=5", "--html=/nowhere/page", NULL);
+    ran_expect(&ran, 4);
+    assert_non_null(strstr(ran.err, "/nowhere/page: cannot be written"));
+    ran_free(&ran);
+    world_close(&world);
+}
+
 static void the_manual_names_every_command_and_global_option(void **state) {
     (void)state;
     static const char *const options[] = {"socket", "state", "config", "json", "timeout"};
@@ -439,6 +473,7 @@ int main(void) {
         cmocka_unit_test(the_command_line_goes_before_the_environment),
         cmocka_unit_test(policies_are_compared_side_by_side),
         cmocka_unit_test(simulations_need_no_corpus),
+        cmocka_unit_test(a_simulation_writes_a_page_that_needs_nothing_else),
         cmocka_unit_test(the_manual_names_every_command_and_global_option),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
