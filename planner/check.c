@@ -23,6 +23,29 @@ static int check_exists(const struct document_source *source, const char *what, 
 }
 
 /* Numbers that no stream reaches leave no room to go on counting. */
+static int check_counter(const char *name, uint64_t value, uint64_t max, struct error *error) {
+    if (value > max) {
+        return error_set(error, -EBADMSG,
+                         "state: %s = %" PRIu64 ", which no stream reaches; restore another one",
+                         name, value);
+    }
+    return 0;
+}
+
+static int check_dataset_counters(const struct plan_state *state, uint32_t dataset,
+                                  struct error *error) {
+    const struct dataset_cursor *cursor = &state->cursor.datasets[dataset];
+    const struct delay_counts *delays = &state->delays[dataset];
+    int code = check_counter("arrived_tokens", cursor->arrived_tokens, TOKENS_MAX, error);
+    if (code == 0) {
+        code = check_counter("arrived_documents", cursor->arrived_documents, TOKENS_MAX, error);
+    }
+    if (code == 0) {
+        code = check_counter("delivered_documents", delays->delivered_documents, TOKENS_MAX, error);
+    }
+    return code;
+}
+
 static int check_counters(const struct plan_state *state, struct error *error) {
     const struct {
         const char *name;
@@ -31,18 +54,23 @@ static int check_counters(const struct plan_state *state, struct error *error) {
     } counters[] = {
         {"step", state->step, STEP_MAX},
         {"target_tokens", state->target_tokens, TOKENS_MAX},
+        {"slip_tokens", state->slip_tokens, TOKENS_MAX},
         {"stream_tokens", state->stream_tokens, TOKENS_MAX},
         {"stream_parts", state->stream_parts, TOKENS_MAX},
+        {"delivered_tokens", state->delivered_tokens, TOKENS_MAX},
+        {"leftover_released", state->leftover_released, TOKENS_MAX},
     };
-    for (size_t i = 0; i < sizeof counters / sizeof counters[0]; i++) {
-        if (counters[i].value > counters[i].max) {
-            return error_set(error, -EBADMSG,
-                             "state: %s = %" PRIu64 ", which no stream reaches; restore another "
-                             "one",
-                             counters[i].name, counters[i].value);
-        }
+    int code = 0;
+    for (size_t i = 0; code == 0 && i < sizeof counters / sizeof counters[0]; i++) {
+        code = check_counter(counters[i].name, counters[i].value, counters[i].max, error);
     }
-    return 0;
+    for (uint32_t i = 0; code == 0 && i < BANDS_MAX; i++) {
+        code = check_counter("queue_released", state->queue_released[i], TOKENS_MAX, error);
+    }
+    for (uint32_t i = 0; code == 0 && i < state->cursor.dataset_count; i++) {
+        code = check_dataset_counters(state, i, error);
+    }
+    return code;
 }
 
 static int check_part(const struct planner *planner, const struct waiting *part,

@@ -24,18 +24,22 @@ static void decode(uint32_t datasets, const uint8_t *bytes, size_t count) {
         for (uint32_t i = 0; i < state->waiting_count; i++) {
             assert(state->waiting[i].document.stream_index < state->stream_parts);
         }
+        for (uint32_t i = 0; i < state->run_count; i++) {
+            assert(state->runs[i].index > state->stream_parts && state->runs[i].count > 0);
+        }
         assert(plan_state_encode(state, again, count) == count);
         assert(memcmp(bytes, again, count) == 0);
         free(again);
     } else {
         assert(error.code < 0 && error.text[0] != '\0');
-        assert(state->waiting_count == 0 && state->step == 0 && !state->cursor.open);
+        assert(state->waiting_count == 0 && state->run_count == 0 && state->step == 0 &&
+               !state->cursor.open);
     }
     plan_state_destroy(state);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const uint8_t head[] = {'B', 'L', 'P', 'S', 1};
+    static const uint8_t head[] = {'B', 'L', 'P', 'S', 2};
     XXH64_canonical_t hash;
     if (size == 0) {
         return 0;

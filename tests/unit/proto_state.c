@@ -100,6 +100,39 @@ static void queues_are_counted_also_when_they_are_not_listed(void **state) {
     plan_state_destroy(made);
 }
 
+/* Level's parts by candidate_length; what fixed has packed is one queue. */
+static void each_policy_has_its_queues(void **state) {
+    (void)state;
+    static const uint64_t level[] = {41, 42}, shorts[] = {40, 45}, leftover[] = {43, 44};
+    static const uint64_t fixed[] = {40, 41, 42, 45};
+    struct arena arena;
+    struct plan_state *made = make_state();
+    struct plan_options of = {.policy = POLICY_WLB_LEVEL, .level.candidate_length = 200};
+    arena_init(&arena, 1u << 16);
+    Ballast__V1__QueuesResponse *queues = message_queues(&arena, made, &of, true);
+    assert_int_equal(queues->n_queues, 3);
+    expect_queue(queues->queues[0], "level", 200, 0, 21);
+    expect_waiting(queues->queues[0], level, 2, 5999, 3);
+    expect_queue(queues->queues[1], "short", 0, 199, 22);
+    expect_waiting(queues->queues[1], shorts, 2, 249, 5);
+    expect_waiting(queues->queues[2], leftover, 2, 720, 11);
+    of.policy = (enum policy)(POLICY_FIXED + 4);
+    queues = message_queues(&arena, made, &of, true);
+    assert_int_equal(queues->n_queues, 2);
+    expect_queue(queues->queues[0], "fixed", 0, 0, 21);
+    expect_waiting(queues->queues[0], fixed, 4, 6248, 3);
+    assert_string_equal(queues->queues[1]->name, "leftover");
+    made->delays[0].early_tokens = 9;
+    made->delays[0].early_documents = 2;
+    made->cursor.datasets[0].arrived_tokens = 100;
+    made->cursor.datasets[0].arrived_documents = 5;
+    Ballast__V1__DatasetStatus *status = message_dataset(&arena, made, 0, "d", 10, 1000);
+    assert_int_equal(status->arrived_tokens, 109);
+    assert_int_equal(status->arrived_documents, 7);
+    arena_deinit(&arena);
+    plan_state_destroy(made);
+}
+
 static void a_dataset_is_what_its_cursor_and_its_deliveries_say(void **state) {
     (void)state;
     struct arena arena;
@@ -224,6 +257,7 @@ static void a_full_arena_is_null_at_every_allocation(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_waiting_part_is_in_the_queue_that_it_waits_in),
+        cmocka_unit_test(each_policy_has_its_queues),
         cmocka_unit_test(queues_are_counted_also_when_they_are_not_listed),
         cmocka_unit_test(a_dataset_is_what_its_cursor_and_its_deliveries_say),
         cmocka_unit_test(shares_do_not_overflow),
