@@ -318,7 +318,11 @@ static int step_run(const struct step_time_model *model, const struct step_load 
                     struct error *error) {
     step_pick(model, loads, replica, scratch->picks);
     step_durations(model, loads, scratch);
-    scratch->times = (struct pipeline_times){scratch->forward, scratch->backward, scratch->send};
+    scratch->times = (struct pipeline_times){
+        .forward = scratch->forward,
+        .backward = scratch->backward,
+        .send = model->options.exposed_pp_permille > 0 ? scratch->send : NULL,
+    };
     return pipeline_run(&model->shape, &scratch->times, scratch->pipeline, out, error);
 }
 
