@@ -339,7 +339,7 @@ static int pipeline_blocked(const struct pipeline *pipeline, struct error *error
     struct pipeline_operation op = pipeline_operation_at(shape, stage, pipeline->cursors[stage]);
     return error_set(error, -EDEADLK,
                      "%s blocks itself: the %s of micro-batch %" PRIu32 " in chunk %" PRIu32
-                     " of stage %" PRIu32 " waits for its own output to be taken; let stages hold "
+                     " of stage %" PRIu32 " and the others wait for one another; let stages hold "
                      "more than %" PRIu32 " outputs",
                      pipeline_schedule_name(shape->schedule), op.backward ? "backward" : "forward",
                      op.micro_batch, op.virtual_stage / shape->stages, stage, shape->send_depth);

@@ -364,6 +364,48 @@ static void policies_are_compared_side_by_side(void **state) {
     world_close(&world);
 }
 
+/* The plans one by one are the other way to the same figures. */
+static void a_simulation_sums_up_the_plans(void **state) {
+    (void)state;
+    enum { STEPS = 3 };
+    struct world world;
+    struct ran ran = {0};
+    uint64_t total_ppm = 0;
+    uint64_t worst_ppm = 0;
+    json_t *balance = NULL;
+    json_t *answer = NULL;
+    world_make(&world);
+    for (int step = 0; step < STEPS; step++) {
+        char number[16];
+        (void)snprintf(number, sizeof number, "%d", step);
+        json_decref(answer);
+        ran_ctl(&ran, "plan", number, "--config", world_path(&world, "job.conf"), "--json", NULL);
+        ran_expect(&ran, 0);
+        answer = ran_json(&ran);
+        balance = json_object_get(json_object_get(answer, "plan"), "balance");
+        uint64_t ppm = member(balance, "total_ppm");
+        total_ppm += ppm;
+        worst_ppm = ppm > worst_ppm ? ppm : worst_ppm;
+    }
+    json_t *plan = json_object_get(answer, "plan");
+    const char *policy = json_string_value(json_object_get(plan, "policy"));
+    ran_ctl(&ran, "simulate", "--config", world_path(&world, "job.conf"), "--steps", "3",
+            "--policies", policy, "--json", NULL);
+    ran_expect(&ran, 0);
+    json_t *simulated = ran_json(&ran);
+    json_t *row = json_array_get(json_object_get(simulated, "rows"), 0);
+    assert_int_equal(member(row, "steps"), STEPS);
+    assert_int_equal(member(row, "total_ppm"), total_ppm / STEPS);
+    assert_int_equal(member(row, "worst_ppm"), worst_ppm);
+    assert_int_equal(member(row, "delay_max"), member(balance, "delay_max"));
+    assert_int_equal(member(row, "delay_mean_milli"), member(balance, "delay_mean_milli"));
+    assert_true(json_is_null(json_object_get(row, "speedup_ppm")));
+    json_decref(simulated);
+    json_decref(answer);
+    ran_free(&ran);
+    world_close(&world);
+}
+
 static void simulations_need_no_corpus(void **state) {
     (void)state;
     static const char *const refused[][3] = {
@@ -472,6 +514,7 @@ int main(void) {
         cmocka_unit_test(a_config_is_shown_and_its_corpus_opened_without_a_daemon),
         cmocka_unit_test(the_command_line_goes_before_the_environment),
         cmocka_unit_test(policies_are_compared_side_by_side),
+        cmocka_unit_test(a_simulation_sums_up_the_plans),
         cmocka_unit_test(simulations_need_no_corpus),
         cmocka_unit_test(a_simulation_writes_a_page_that_needs_nothing_else),
         cmocka_unit_test(the_manual_names_every_command_and_global_option),
