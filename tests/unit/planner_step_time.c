@@ -170,6 +170,14 @@ static void replicas_meet_once_a_step_or_at_every_micro_batch(void **state) {
     assert_int_equal(time.step_ns, (100 + 200) * row_ns);
     assert_int_equal(time.owner_ns, 200 * row_ns);
     assert_int_equal(time.bubble_ppm, (1200 - 435) * UINT64_C(1000000) / 1200);
+    struct step_load turned[8];
+    for (uint32_t i = 0; i < 8; i++) {
+        turned[(i + 4) % 8] = loads[i];
+    }
+    time = time_of(options, turned);
+    assert_int_equal(time.step_ns, (100 + 200) * row_ns);
+    assert_int_equal(time.group, 1);
+    assert_int_equal(time.owner_dp, 3);
     options.sync_replicas = 4;
     assert_int_equal(time_of(options, loads).step_ns, (100 + 200) * row_ns);
 }
