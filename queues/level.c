@@ -1,7 +1,7 @@
 /* level: the decision of a step and the clock; see level.h. */
 #include "queues/level_step.h"
 
-#include "packer/greedy.h"
+#include "packer/bins.h"
 
 #include <assert.h>
 #include <string.h>
@@ -16,7 +16,6 @@ static void *level_array(uint8_t *memory, size_t *at, size_t count, size_t item_
 
 static size_t level_lay_out(struct level_step *s, uint32_t bins, size_t candidates,
                             uint8_t *memory) {
-    size_t pack_bytes = pack_greedy_bytes((uint32_t)candidates, bins);
     size_t at = 0;
     s->kinds = level_array(memory, &at, candidates, sizeof *s->kinds);
     s->oldest = level_array(memory, &at, candidates, sizeof *s->oldest);
@@ -24,13 +23,9 @@ static size_t level_lay_out(struct level_step *s, uint32_t bins, size_t candidat
     s->ahead = level_array(memory, &at, candidates + 1, sizeof *s->ahead);
     s->runs = level_array(memory, &at, 2 * candidates + 1, sizeof *s->runs);
     s->kept = level_array(memory, &at, 2 * candidates + 1, sizeof *s->kept);
-    s->set_lengths = level_array(memory, &at, candidates, sizeof *s->set_lengths);
-    s->set_works = level_array(memory, &at, candidates, sizeof *s->set_works);
-    s->set_bins = level_array(memory, &at, candidates, sizeof *s->set_bins);
-    s->set_order = level_array(memory, &at, candidates, sizeof *s->set_order);
     s->bin_works = level_array(memory, &at, bins, sizeof *s->bin_works);
     s->bin_tokens = level_array(memory, &at, bins, sizeof *s->bin_tokens);
-    s->pack_scratch = level_array(memory, &at, pack_bytes, 1);
+    s->bins_scratch = level_array(memory, &at, bins_bytes(bins), 1);
     return at;
 }
 
@@ -162,7 +157,7 @@ static void level_keep_runs(struct level_step *step) {
     }
 }
 
-/* The step's tokens, so many that the longest document is half the allowance above the mean. */
+/* The step's tokens, so many that the longest document is half of `allowance` above the mean. */
 static uint64_t level_tokens(const struct level_step *step, const struct level_run *run,
                              uint64_t allowance) {
     uint64_t base = step->decision->tokens_base;
@@ -185,8 +180,8 @@ struct level_choice {
     const struct level_run *run; /* NULL: none yet */
     bool accepted;
     uint64_t tokens;
-    uint64_t predicted;
-    uint64_t imbalance; /* predicted, made worse for lack of shorts */
+    uint64_t predicted; /* imbalance */
+    __int128 value;     /* token-steps in 1/131072: a step early counts half a step late */
     uint64_t urgency;
     uint64_t allowance;
 };
@@ -202,39 +197,61 @@ static uint64_t level_lack(const struct level_step *step, const struct level_run
                       step->options->step_tokens);
 }
 
+/* What a release is worth at most: what it saves in delay. */
+static __int128 level_worth(const struct level_run *run) {
+    return run->sums.score * LEVEL_ONE;
+}
+
+/* Keeps the size of the step if it predicts less than those before. */
+static void level_pour(const struct level_step *step, struct level_choice *choice,
+                       uint64_t tokens) {
+    uint64_t predicted = level_forecast_pour(step, choice->run, tokens);
+    if (predicted < choice->predicted) {
+        choice->predicted = predicted;
+        choice->tokens = tokens;
+    }
+}
+
+/* Three sizes of the step: the longest document half the allowance above the mean, or at it, and if
+ * neither will do the largest. */
+static void level_size(struct level_step *step, struct level_choice *choice) {
+    const struct level_run *run = choice->run;
+    uint64_t even = level_tokens(step, run, 0);
+    choice->tokens = level_tokens(step, run, choice->allowance);
+    choice->predicted = LEVEL_MISFIT;
+    if (!level_forecast_place(step, run)) {
+        return;
+    }
+    level_pour(step, choice, choice->tokens);
+    if (even != choice->tokens) {
+        level_pour(step, choice, even);
+    }
+    if (choice->predicted > LEVEL_ONE + choice->allowance) {
+        level_pour(step, choice, step->decision->tokens_most);
+    }
+}
+
 static struct level_choice level_predict(struct level_step *step, const struct level_run *run) {
-    struct level_choice choice = {.run = run, .predicted = LEVEL_MISFIT};
-    uint64_t most = step->decision->tokens_most;
-    choice.urgency = level_urgency(step, run->age);
-    choice.allowance = level_allowance(step->options, choice.urgency);
-    choice.tokens = level_tokens(step, run, choice.allowance);
-    if (level_forecast_place(step, run)) {
-        choice.predicted = level_forecast_pour(step, run, choice.tokens);
-        if (choice.predicted > LEVEL_ONE + choice.allowance && most > choice.tokens) {
-            uint64_t predicted = level_forecast_pour(step, run, most);
-            choice.tokens = predicted < choice.predicted ? most : choice.tokens;
-            choice.predicted = predicted < choice.predicted ? predicted : choice.predicted;
-        }
+    const struct level_options *options = step->options;
+    struct level_choice choice = {.run = run, .urgency = level_urgency(step, run->age)};
+    choice.allowance = level_allowance(options, choice.urgency);
+    level_size(step, &choice);
+    uint64_t imbalance = choice.predicted;
+    if (imbalance != LEVEL_MISFIT) {
+        imbalance += level_lack(step, run, choice.tokens);
     }
-    choice.imbalance = choice.predicted;
-    if (choice.predicted != LEVEL_MISFIT) {
-        choice.imbalance += level_lack(step, run, choice.tokens);
-    }
-    choice.accepted = choice.imbalance <= LEVEL_ONE + choice.allowance;
+    __int128 price = (__int128)options->step_tokens * options->imbalance_price * 2;
+    choice.value = level_worth(run) - price * ((__int128)imbalance - LEVEL_ONE);
+    choice.accepted = imbalance <= LEVEL_ONE + choice.allowance;
     return choice;
 }
 
-/* An accepted one before any other, then the larger score, among the others the least imbalance; of
- * equal ones the first. */
+/* An accepted one before any other, then the more valuable, of equal ones the first. */
 static bool level_better(const struct level_choice *choice, const struct level_choice *best) {
-    if (best->run == NULL) {
-        return true;
+    if (best->run == NULL || choice->accepted != best->accepted) {
+        return best->run == NULL || choice->accepted;
     }
-    if (choice->accepted != best->accepted) {
-        return choice->accepted;
-    }
-    return choice->accepted ? choice->run->sums.score > best->run->sums.score
-                            : choice->imbalance < best->imbalance;
+    return choice->value > best->value;
 }
 
 /* Looks at evenly spaced runs, always at the last and at the one of the due alone. */
@@ -244,10 +261,8 @@ static struct level_choice level_choose(struct level_step *step) {
     uint32_t stride = step->kept_count / most + (step->kept_count % most != 0);
     for (uint32_t i = 0; i < step->kept_count; i++) {
         const struct level_run *run = &step->runs[step->kept[i]];
-        if (i % stride != 0 && i + 1 != step->kept_count && run->end != 0) {
-            continue;
-        }
-        if (best.accepted && run->sums.score <= best.run->sums.score) {
+        bool skipped = i % stride != 0 && i + 1 != step->kept_count && run->end != 0;
+        if (skipped || (best.accepted && level_worth(run) <= best.value)) {
             continue;
         }
         struct level_choice choice = level_predict(step, run);

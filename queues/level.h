@@ -4,9 +4,9 @@
  * candidates wait in one pool, and before every step the imbalance that each possible release would
  * give is predicted, by placing the released documents into bins and pouring the short documents
  * over them like water up to one level, under the token bound. Of the releases whose prediction is
- * within an allowance the one with the most tokens times age leaves, and short documents fill up
- * what is left of the step's tokens. The allowance grows with the age of the oldest document of the
- * release and with what waits in all, so that nothing waits for ever.
+ * within an allowance the most valuable leaves: tokens times age, less the price of its imbalance.
+ * Short documents fill up what is left of the step's tokens. The allowance grows with the age of
+ * the oldest document of the release and with what waits in all, so that nothing waits for ever.
  *
  * A step, for the caller:
  *   scan      read the stream ahead while the nominal step of the next part is at most
@@ -43,6 +43,8 @@ struct level_options {
     uint32_t allowance_urgent; /* the same with urgency 1; >= allowance */
     uint32_t allowance_ramp;   /* added over the last quarter of urgency */
     uint32_t urgency_power;    /* of urgency, between the two */
+    uint32_t imbalance_price;  /* an imbalance of 1 outweighs T tokens that leave so many steps
+                                  sooner */
     uint32_t max_age;          /* steps; what is as old leaves whatever it does to the balance */
     uint32_t max_backlog;      /* waiting tokens at which urgency is 1, of T */
     uint32_t look_ahead;       /* steps that a candidate may leave early */

@@ -4,7 +4,7 @@
  * so they are taken for water: poured in until the bins that have room stand at one level. */
 #include "queues/level_step.h"
 
-#include "packer/greedy.h"
+#include "packer/bins.h"
 
 #include <assert.h>
 
@@ -12,26 +12,18 @@ bool level_forecast_place(struct level_step *step, const struct level_run *run) 
     const struct level_view *view = step->view;
     uint32_t end = run->end > step->due_end ? run->end : step->due_end;
     uint32_t least = step->due_end > 0 ? 0 : run->low;
-    uint32_t count = 0;
+    struct bins bins;
+    bins_init(&bins, step->bins_scratch, step->options->bins, step->options->bin_tokens,
+              step->bin_works, step->bin_tokens);
     for (uint32_t i = end; i > least; i--) {
-        if (level_run_has(step, run, i - 1)) {
-            step->set_lengths[count] = view->lengths[i - 1];
-            step->set_works[count++] = view->works[i - 1];
+        if (!level_run_has(step, run, i - 1)) {
+            continue;
         }
-    }
-    struct pack_input input = {
-        .lengths = step->set_lengths,
-        .works = step->set_works,
-        .items = count,
-        .bins = step->options->bins,
-        .tokens_max = step->options->bin_tokens,
-    };
-    pack_greedy(&input, step->pack_scratch, step->set_bins, step->set_order, step->bin_works,
-                step->bin_tokens);
-    for (uint32_t i = 0; i < count; i++) {
-        if (step->set_bins[i] == PACK_LEFT_OVER) {
+        uint32_t bin = bins_least_work_with_room(&bins, view->lengths[i - 1]);
+        if (bin == BIN_NONE) {
             return false;
         }
+        bins_add(&bins, bin, view->works[i - 1], view->lengths[i - 1]);
     }
     return true;
 }

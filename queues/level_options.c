@@ -33,10 +33,11 @@ int level_preset_parse(const char *name, enum level_preset *out) {
 static void preset_balanced(struct level_options *options, uint32_t window) {
     options->token_tolerance = 25 * PERCENT;
     options->headroom_share = 25 * PERCENT;
-    options->allowance = 2 * PERCENT;
-    options->allowance_urgent = 20 * PERCENT;
+    options->allowance = 4 * PERCENT;
+    options->allowance_urgent = 30 * PERCENT;
     options->allowance_ramp = 30 * PERCENT;
     options->urgency_power = 2;
+    options->imbalance_price = 12;
     options->max_age = 64;
     options->max_backlog = 200 * PERCENT;
     options->look_ahead = 4;
@@ -54,19 +55,24 @@ void level_options_preset(enum level_preset preset, uint32_t window,
     case LEVEL_BALANCED:
         break;
     case LEVEL_STEADY:
-        options->token_tolerance = 1 * PERCENT;
+        /* The last short that fits leaves a gap; a step with it is still within 1 %. */
+        options->token_tolerance = PERCENT * 8 / 10;
         options->urgency_power = 1;
+        options->imbalance_price = 6;
         break;
     case LEVEL_PROMPT:
         options->token_tolerance = 40 * PERCENT;
         options->headroom_share = 50 * PERCENT;
+        options->allowance = 6 * PERCENT;
+        options->allowance_urgent = 40 * PERCENT;
         options->urgency_power = 1;
         break;
     case LEVEL_FINE:
         options->token_tolerance = 40 * PERCENT;
         options->headroom_share = 100 * PERCENT;
-        options->allowance = PERCENT / 2;
-        options->allowance_urgent = 5 * PERCENT;
+        options->allowance = 1 * PERCENT;
+        options->allowance_urgent = 10 * PERCENT;
+        options->imbalance_price = 40;
         options->max_backlog = 300 * PERCENT;
         break;
     }
@@ -87,6 +93,7 @@ int level_options_check(const struct level_options *options, struct level_fault 
          "give at least allowance, which it grows from"},
         {"allowance_ramp", options->allowance_ramp, 0, LARGEST_ALLOWANCE, "give at most 100000 %"},
         {"urgency_power", options->urgency_power, 1, 16, "take 1 for less delay, 2 for balance"},
+        {"imbalance_price", options->imbalance_price, 0, 1000, "take 12, or more for balance"},
         {"max_age", options->max_age, 0, 1u << 20,
          "take several times micro_batches over the "
          "outliers in a step"},

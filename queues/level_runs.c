@@ -96,8 +96,8 @@ static void runs_find_due(struct level_step *step) {
 }
 
 static void runs_add(struct level_sums *sums, const struct level_step *step, uint32_t i,
-                     __int128 age) {
-    sums->score += age * step->view->lengths[i];
+                     __int128 weight) {
+    sums->score += weight * step->view->lengths[i];
     sums->tokens += step->view->lengths[i];
     sums->works += step->view->works[i];
     sums->documents++;
@@ -110,7 +110,7 @@ static void runs_sum(struct level_step *step) {
         step->present[i + 1] = step->present[i];
         step->ahead[i + 1] = step->ahead[i];
         if (step->kinds[i] == KIND_PRESENT) {
-            runs_add(&step->present[i + 1], step, i, (__int128)runs_age(step, i) + 1);
+            runs_add(&step->present[i + 1], step, i, 2 * ((__int128)runs_age(step, i) + 1));
         } else if (step->kinds[i] == KIND_AHEAD) {
             uint64_t early = step->view->nominal_steps[i] - step->step;
             runs_add(&step->ahead[i + 1], step, i, -(__int128)early);

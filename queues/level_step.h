@@ -23,7 +23,8 @@ enum level_kind {
 };
 
 struct level_sums {
-    __int128 score; /* tokens times age, a present document's age counted from 1 */
+    __int128 score; /* tokens times twice the age and 1 of what is present, less tokens times steps
+                       ahead */
     uint64_t tokens;
     uint64_t works;
     uint32_t documents;
@@ -61,14 +62,10 @@ struct level_step {
     uint32_t *kept; /* indexes of those to look at */
     uint32_t kept_count;
 
-    /* A release in bins, longest first. */
-    uint32_t *set_lengths;
-    uint64_t *set_works;
-    uint32_t *set_bins;
-    uint32_t *set_order;
+    /* A release in bins. */
     uint64_t *bin_works;
     uint64_t *bin_tokens;
-    void *pack_scratch;
+    void *bins_scratch;
 };
 
 /* floor(ppm / 10^6) in 1/65536. */

@@ -51,6 +51,12 @@ void level_world_open(struct level_world *world, const struct level_options *opt
         .bin_tokens = world_array(options->bins, sizeof(uint64_t)),
         .arrays = world_array(1, sizeof(struct step_arrays)),
     };
+    uint32_t candidates = 0;
+    for (uint32_t i = 0; i < documents; i++) {
+        world->tokens += lengths[i];
+        world->delivered_in[i] = UINT64_MAX;
+        candidates += lengths[i] >= options->candidate_length;
+    }
     *(struct step_arrays *)world->arrays = (struct step_arrays){
         .lengths = world_array(documents, sizeof(uint32_t)),
         .works = world_array(documents, sizeof(uint64_t)),
@@ -63,13 +69,9 @@ void level_world_open(struct level_world *world, const struct level_options *opt
         .list = world_array(documents, sizeof(uint32_t)),
         .bins = world_array(documents, sizeof(uint32_t)),
         .order = world_array(documents, sizeof(uint32_t)),
-        .level_scratch = world_array(level_bytes(options, documents), 1),
+        .level_scratch = world_array(level_bytes(options, candidates), 1),
         .pack_scratch = world_array(pack_greedy_bytes(documents, options->bins), 1),
     };
-    for (uint32_t i = 0; i < documents; i++) {
-        world->tokens += lengths[i];
-        world->delivered_in[i] = UINT64_MAX;
-    }
 }
 
 void level_world_close(struct level_world *world) {
