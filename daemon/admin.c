@@ -320,7 +320,7 @@ static void admin_use(const struct daemon *daemon, Ballast__V1__Setting *out) {
     } limits[] = {
         {"slab.slots", {daemon->slab.used, daemon->slab.used_high_water}},
         {"limits.connections", {daemon->server.admitted, daemon->server.conn_high_water}},
-        {"queues.waiting_max", daemon->waiting},
+        {"queues.waiting_max", daemon->in_hand},
         {"queues.max_backlog", daemon->backlog},
         {"plan.documents_max", daemon->documents},
         {"daemon.ahead_steps", daemon->ahead_steps},

@@ -75,7 +75,7 @@ static void ahead_plan(struct ahead *ahead, struct ahead_result *result) {
         ahead->over = true;
         return;
     }
-    result->waiting = ahead->scratch->waiting_count;
+    result->in_hand = planner_in_hand(ahead->planner);
     struct plan_state *state = ahead->state;
     ahead->state = ahead->scratch;
     ahead->scratch = state;

@@ -26,7 +26,7 @@ struct ahead_result {
     struct step_plan *plan; /* PLANNED, REPLAYED; plan_ns measured */
     uint8_t *state_after;   /* PLANNED: the encoded state from which step + 1 is planned */
     size_t state_after_bytes;
-    uint32_t waiting; /* PLANNED: parts held in that state */
+    uint32_t in_hand; /* PLANNED: parts held or looked at while planning */
     struct error error;
 };
 

@@ -102,8 +102,8 @@ struct daemon {
     struct daemon_replay replays[DAEMON_REPLAYS_MAX];
     uint32_t replay_count;
     struct daemon_use ahead_steps; /* planned beyond the step of the fastest rank */
-    struct daemon_use waiting;     /* parts held after the newest planned step */
-    struct daemon_use backlog;     /* the same in tokens, steps' worth */
+    struct daemon_use in_hand;     /* parts held or looked at while the newest step was planned */
+    struct daemon_use backlog;     /* tokens that wait after it, in steps' worth */
     struct daemon_use documents;   /* parts of the newest planned step */
     struct samples plan_ns;
     struct samples wait_ns;

@@ -92,6 +92,7 @@ bool fixed_step(struct planner *p) {
     input.bins = (uint32_t)steps * micro_batches;
     uint32_t pieces = pack_fixed(&input, p->fixed_scratch, p->pieces, p->bin_works,
                                  p->bin_tokens_held);
+    p->in_hand = pieces;
     fixed_group(p, pieces, input.bins);
     drain_serve(p, pieces);
     return true;

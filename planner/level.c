@@ -88,6 +88,7 @@ static void level_scan(struct planner *p) {
     after->waiting_count += p->ahead;
     while (level_looks_on(p, step_nominal(p, p->scan->stream_tokens)) && level_look(p, &run)) {
     }
+    p->in_hand = after->waiting_count;
     p->held_tokens = plan_state_waiting_tokens(after, UINT32_MAX);
 }
 

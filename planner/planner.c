@@ -118,6 +118,10 @@ const struct work_model *planner_model(const struct planner *planner) {
     return &planner->model;
 }
 
+uint32_t planner_in_hand(const struct planner *planner) {
+    return planner->in_hand;
+}
+
 struct plan_state *planner_state_create(const struct planner *planner) {
     return plan_state_create(planner->source->dataset_count, planner->options.waiting_max);
 }
@@ -236,6 +240,7 @@ static void step_begin(struct planner *planner, const struct plan_state *state) 
     planner->held_before = state->waiting_count;
     planner->held_tokens = plan_state_waiting_tokens(state, UINT32_MAX);
     planner->leaving = 0;
+    planner->in_hand = state->waiting_count;
     planner->ended = false;
     planner->release = (struct release){0};
     planner->predicted_ppm = 0;

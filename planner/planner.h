@@ -129,6 +129,9 @@ void planner_destroy(struct planner *planner);
 const struct plan_options *planner_options(const struct planner *planner);
 const struct work_model *planner_model(const struct planner *planner);
 
+/* Parts in hand while the last step was planned: what queues.waiting_max bounds. */
+uint32_t planner_in_hand(const struct planner *planner);
+
 /* A state at step 0, sized for this planner. The caller owns it. */
 struct plan_state *planner_state_create(const struct planner *planner);
 

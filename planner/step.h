@@ -35,6 +35,7 @@ struct planner {
     uint64_t held_tokens;     /* of after->waiting */
     uint32_t held_before;     /* parts in after->waiting that were there before this step */
     uint32_t leaving;         /* parts with a departure */
+    uint32_t in_hand;         /* parts that were in after->waiting or in rows at once, at most */
     bool ended;               /* the source has no more */
     struct release release;
     uint64_t predicted_ppm; /* by the release; 0: it predicts nothing */

@@ -151,6 +151,7 @@ bool wlb_step(struct planner *planner) {
     if (!drain_due(planner)) {
         wlb_fill(planner);
     }
+    planner->in_hand = planner->after->waiting_count;
     if (planner->after->waiting_count == 0) {
         return false;
     }
