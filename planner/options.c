@@ -353,6 +353,7 @@ static void options_resolve_preset(struct plan_options *options) {
         {&level->allowance_urgent, preset.allowance_urgent},
         {&level->allowance_ramp, preset.allowance_ramp},
         {&level->urgency_power, preset.urgency_power},
+        {&level->imbalance_price, preset.imbalance_price},
         {&level->max_age, preset.max_age},
         {&level->max_backlog, preset.max_backlog},
         {&level->look_ahead, preset.look_ahead},

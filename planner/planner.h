@@ -31,7 +31,7 @@
 
 /* The name of what plan_step computes. Bumped whenever any plan would change; part of the job
  * digest, so that a newer binary refuses an older job by name instead of drifting. */
-#define PLAN_ALGORITHM_VERSION 2u
+#define PLAN_ALGORITHM_VERSION 3u
 
 /* Largest values of the options. Within them every sum stays within 63 bits, or is refused. */
 #define TOKENS_MAX_LIMIT    (1u << 26)          /* window, tokens_max */
@@ -47,9 +47,9 @@
     {                                                                                              \
         .token_tolerance = LEVEL_AUTO, .headroom_share = LEVEL_AUTO, .allowance = LEVEL_AUTO,      \
         .allowance_urgent = LEVEL_AUTO, .allowance_ramp = LEVEL_AUTO, .urgency_power = LEVEL_AUTO, \
-        .max_age = LEVEL_AUTO, .max_backlog = LEVEL_AUTO, .look_ahead = LEVEL_AUTO,                \
-        .horizon = LEVEL_AUTO, .candidate_length = LEVEL_AUTO, .companion = LEVEL_AUTO,            \
-        .max_evaluations = LEVEL_AUTO, .fit_window = LEVEL_AUTO                                    \
+        .imbalance_price = LEVEL_AUTO, .max_age = LEVEL_AUTO, .max_backlog = LEVEL_AUTO,           \
+        .look_ahead = LEVEL_AUTO, .horizon = LEVEL_AUTO, .candidate_length = LEVEL_AUTO,           \
+        .companion = LEVEL_AUTO, .max_evaluations = LEVEL_AUTO, .fit_window = LEVEL_AUTO           \
     }
 #define DRAIN_STEPS 4u
 #define REFINE_NOT  UINT32_MAX /* refine_gap_ppm: packings stay as they are */

@@ -126,7 +126,10 @@ static void values_mean_what_they_say(void **state) {
     assert_int_equal(config->plan.level.token_tolerance, 125000);
     assert_int_equal(config->plan.level.max_backlog, 1500000);
     assert_int_equal(config->plan.level.look_ahead, 0);
-    assert_int_equal(config->plan.level.allowance, 5000);
+    struct level_options fine;
+    level_options_preset(LEVEL_FINE, 131072, &fine);
+    assert_int_equal(config->plan.level.allowance, fine.allowance);
+    assert_int_equal(config->plan.level.imbalance_price, fine.imbalance_price);
     assert_int_equal(config->plan.model.cost_linear, 24576);
     assert_int_equal(config->plan.model.gemm_flops_per_ns, 989500);
     assert_int_equal(config->plan.layouts.allowed, 1u << LAYOUT_PER_DOCUMENT);
@@ -245,7 +248,8 @@ static void refused_values_are_named_with_what_is_allowed(void **state) {
         {"[plan]\ntokens_max = w\n", "also in windows"},
         {"[plan]\ntokens_max = 1.w\n", "also in windows"},
         {"[plan]\ntokens_max = 99999999999999999999w\n", "also in windows"},
-        {"[plan]\npolicy = wlb\n", "it takes one of plain, fixed:1 to fixed:64, wlb:none, wlb:bands"},
+        {"[plan]\npolicy = wlb\n",
+         "it takes one of plain, fixed:1 to fixed:64, wlb:none, wlb:bands"},
         {"[plan]\npolicy = plain|wlb:none\n", "it takes one of"},
         {"[plan]\nstep_tokens = 0\n", "it takes auto, or 1 to"},
         {"[bands]\nthresholds = 5,5\n", "ascending lengths"},

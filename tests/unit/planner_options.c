@@ -207,14 +207,16 @@ static void the_smallest_job_resolves(void **state) {
 static void level_parameters_are_the_presets_or_given(void **state) {
     (void)state;
     struct plan_options options = job();
-    assert_int_equal(resolved(options).level.token_tolerance, 250000);
-    assert_int_equal(resolved(options).level.candidate_length, 131072 / 8);
-    assert_int_equal(resolved(options).level.bins, 8);
-    options.level_preset = LEVEL_STEADY;
+    for (enum level_preset preset = LEVEL_BALANCED; preset <= LEVEL_FINE; preset++) {
+        options.level_preset = preset;
+        struct level_options level = resolved(options).level;
+        struct level_options expected = level; /* what the job sets */
+        level_options_preset(preset, options.window, &expected);
+        assert_memory_equal(&level, &expected, sizeof level);
+        assert_int_equal(level.bins, 8);
+    }
     options.level.look_ahead = 0;
-    assert_int_equal(resolved(options).level.token_tolerance, 10000);
     assert_int_equal(resolved(options).level.look_ahead, 0);
-    assert_int_equal(resolved(options).level.horizon, 6);
     options.level.horizon = 3;
     refuses(options, "level.horizon = 3");
     options = job();
