@@ -62,8 +62,8 @@ static int read_index_file(const struct megatron_file *file, uint64_t offset, vo
 static int refuse_path(const char *path, int code, const struct foreign_format *foreign,
                        struct error *error) {
     if (foreign != NULL) {
-        return error_set(error, code, "%s: no such file, but this is found: %s; %s", path, foreign->name,
-                         foreign->remedy);
+        return error_set(error, code, "%s: no such file, but this is found: %s; %s", path,
+                         foreign->name, foreign->remedy);
     }
     return error_set(error, code, "%s: %s; check the prefix and the permissions", path,
                      strerror(-code));

@@ -26,7 +26,8 @@ static const struct argp_option main_options[] = {
     {"set", 's', "SECTION.KEY=VALUE", 0, "Override one setting; may be repeated", 0},
     {"socket", KEY_SOCKET, "PATH", 0, "Same as --set daemon.socket=PATH", 0},
     {"state-dir", KEY_STATE_DIR, "DIR", 0, "Same as --set daemon.state_dir=DIR", 0},
-    {"check-config", KEY_CHECK_CONFIG, NULL, 0, "Check the configuration and exit", 1},
+    {"check-config", KEY_CHECK_CONFIG, NULL, 0,
+     "Check the configuration and its datasets, then exit", 1},
     {"print-config", KEY_PRINT_CONFIG, NULL, 0,
      "Print an example with every key, its default and its reason, and exit", 1},
     {0},
@@ -87,17 +88,36 @@ static void main_print_line(const char *text, void *context) {
     (void)puts(text);
 }
 
+/* What the daemon would refuse before it serves: the settings, then the datasets they name. */
+static int main_check_corpus(const struct config *config, struct error *error) {
+    struct catalog *catalog = NULL;
+    struct corpus_source source;
+    int code = catalog_open(config->datasets, config->dataset_count, &catalog, error);
+    if (code == 0) {
+        code = corpus_source_init(&source, catalog, &config->source, error);
+    }
+    catalog_close(catalog);
+    return code;
+}
+
 static int main_check_config(const struct main_arguments *arguments) {
     struct error error;
     struct config *config = NULL;
+    int exit_code = 0;
     if (config_load(arguments->config_path, arguments->overrides, arguments->override_count,
                     &config, &error) < 0) {
+        exit_code = DAEMON_EXIT_CONFIG;
+    } else if (main_check_corpus(config, &error) < 0) {
+        exit_code = daemon_exit_code(error.code);
+    }
+    if (exit_code == 0) {
+        (void)printf("%s: ok\n",
+                     arguments->config_path == NULL ? "defaults" : arguments->config_path);
+    } else {
         (void)fprintf(stderr, "ballastd: %s\n", error.text);
-        return DAEMON_EXIT_CONFIG;
     }
     config_destroy(config);
-    (void)printf("%s: ok\n", arguments->config_path == NULL ? "defaults" : arguments->config_path);
-    return 0;
+    return exit_code;
 }
 
 /* Plans and answers are large and short-lived: pages of their own go back to the system at once,

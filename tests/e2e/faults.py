@@ -313,6 +313,19 @@ def test_a_broken_config_names_file_line_and_key():
         assert "windw" in done.stderr and world.config_path in done.stderr and "window" in done.stderr
 
 
+def test_checking_a_config_opens_its_datasets():
+    with small_world() as world:
+        check = [os.path.join(BIN, "ballastd"), "--config", world.config_path, "--check-config"]
+        assert subprocess.run(check, capture_output=True, timeout=20).returncode == 0
+        with open(os.path.join(world.dir, "d.bin"), "r+b") as f:
+            f.truncate(f.seek(0, 2) - 3)
+        done = subprocess.run(check, capture_output=True, text=True, timeout=20)
+        assert done.returncode == 65 and "d.bin" in done.stderr and "3 bytes" in done.stderr, done
+        os.remove(os.path.join(world.dir, "d.idx"))
+        done = subprocess.run(check, capture_output=True, text=True, timeout=20)
+        assert done.returncode == 74 and "d.idx" in done.stderr, done
+
+
 def test_sigterm_under_load_ends_in_time_and_resumes():
     with small_world() as world:
         world.start()
