@@ -91,7 +91,7 @@ struct meter {
     struct step_load *loads;
     void *scratch;
     uint64_t *sorted;
-    u128 delay_token_steps;
+    u128 token_delays;
 };
 
 int measure_model(const struct trial *trial, const struct step_time_options *times,
@@ -155,18 +155,20 @@ static void meter_close(struct meter *meter) {
     free(meter->loads);
 }
 
-static void measure_delays(struct meter *meter, struct measurement *out,
-                           const struct step_plan *plan) {
+/* Returns their sum over the step's tokens. */
+static uint64_t measure_delays(struct measurement *out, const struct step_plan *plan) {
+    uint64_t sum = 0;
     for (uint32_t i = 0; i < plan->document_count; i++) {
         const struct document *document = &plan->documents[i];
         uint64_t delay = plan->step > document->nominal_step ? plan->step - document->nominal_step
                                                              : 0;
         out->delays[delay < MEASURE_DELAYS ? delay : MEASURE_DELAYS - 1] += document->length;
-        meter->delay_token_steps += (u128)document->length * delay;
+        sum += document->length * delay;
         if (delay > out->outcome.delay_max) {
             out->outcome.delay_max = delay;
         }
     }
+    return sum;
 }
 
 static void measure_balance(struct outcome *outcome, const struct step_plan *plan) {
@@ -232,11 +234,13 @@ static int measure_step(struct meter *meter, struct measurement *out, const stru
         memcpy(out->loads, meter->loads, plan->micro_batch_count * sizeof *out->loads);
         out->first = time;
     }
-    measure_delays(meter, out, plan);
+    uint64_t token_delays = measure_delays(out, plan);
+    meter->token_delays += token_delays;
     measure_balance(&out->outcome, plan);
     measure_time(&out->outcome, &time);
     out->steps[out->outcome.steps++] = (struct step_sample){
         .tokens = plan->tokens,
+        .token_delays = token_delays,
         .total_ppm = plan->balance.total_ppm,
         .plan_ns = plan->plan_ns,
         .step_ns = time.step_ns,
@@ -286,7 +290,7 @@ static void measure_finish(const struct meter *meter, struct measurement *out) {
     outcome->tokens_cv_ppm = statistics_variation_ppm(sorted, outcome->steps);
     outcome->delay_p99 = delay_p99(out);
     outcome->delay_mean_milli = outcome->tokens > 0
-                                    ? (uint64_t)(meter->delay_token_steps * 1000 / outcome->tokens)
+                                    ? (uint64_t)(meter->token_delays * 1000 / outcome->tokens)
                                     : 0;
     if (all_ns > 0) {
         u128 token_seconds = (u128)outcome->tokens * 1000000000u;
@@ -305,13 +309,15 @@ static int measure_steps(struct trial *trial, const char *what, struct meter *me
     const struct measure_options *options = meter->options;
     uint64_t end = options->warm_up + options->steps;
     struct progress progress;
+    bool enough = false;
     int rc = 0;
     progress_start(&progress, what);
-    for (uint64_t step = 0; rc == 0 && step < end; step++) {
+    for (uint64_t step = 0; rc == 0 && !enough && step < end; step++) {
         struct step_plan *plan = NULL;
         rc = stream_step(&trial->stream, &plan, error);
         if (rc == 0 && step >= options->warm_up) {
             rc = measure_step(meter, out, plan, error);
+            enough = rc == 0 && options->enough != NULL && options->enough(options->context, out);
         }
         step_plan_destroy(plan);
         progress_say(&progress, "step %" PRIu64 " of %" PRIu64, step + 1, end);

@@ -14,15 +14,22 @@
 #define MEASURE_DELAYS   1025u /* delays of 0 to 1023 steps, and longer ones */
 #define MEASURE_VARIANTS 4u    /* attention - 10 %, + 10 %, a chunk less, a chunk more */
 
+struct measurement;
+
 struct measure_options {
     uint64_t steps;                 /* counted, > 0 */
     uint64_t warm_up;               /* before them */
     struct step_time_options times; /* shape and mesh come from the trial */
+    /* Asked after every counted step, with outcome.steps and steps up to date: true ends the trial
+     * there. NULL: never. */
+    bool (*enough)(void *context, const struct measurement *so_far);
+    void *context;
 };
 
 /* One counted step. */
 struct step_sample {
     uint64_t tokens;
+    uint64_t token_delays; /* sum over its tokens, steps */
     uint64_t total_ppm;
     uint64_t plan_ns;
     uint64_t step_ns;
