@@ -57,6 +57,11 @@ static const struct command commands[] = {
      "  ballastctl simulate --config job.conf --policies plain,wlb:level --seed 7\n"
      "  ballastctl simulate --distribution wlb128k --steps 4000 --tokens-max 2w\n",
      ctl_simulate},
+    {"tune", "find the settings that suit a corpus, for the config",
+     "  ballastctl tune --config job.conf\n"
+     "  ballastctl tune --config job.conf --delay-max 0.3 --tokens-tolerance 1%\n"
+     "  ballastctl tune --distribution wlb128k --micro-batches 16 --objective time\n",
+     ctl_tune},
     {"version", "versions of the program, the protocol and its libraries", "  ballastctl version\n",
      ctl_version},
 };

@@ -22,7 +22,7 @@ static const struct argp_option global_options[] = {
     {"state", OPTION_STATE, "DIR", 0,
      "Read a stopped daemon's state directory, with --config (BALLAST_STATE)", 0},
     {"config", OPTION_CONFIG, "FILE", 0,
-     "The job's config: read by plan, corpus, config and simulate, else it names the socket "
+     "The job's config: read by plan, corpus, config, simulate and tune, else it names the socket "
      "(BALLAST_CONFIG)",
      0},
     {"json", OPTION_JSON, NULL, 0, "Print the wire message as one line of JSON (BALLAST_JSON=1)",

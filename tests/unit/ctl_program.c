@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 static const char *const commands[] = {
-    "status", "queues", "plan",   "delays", "corpus",   "config",
-    "health", "drain",  "import", "verify", "simulate", "version",
+    "status", "queues", "plan",   "delays",   "corpus", "config",  "health",
+    "drain",  "import", "verify", "simulate", "tune",   "version",
 };
 
 static void expect_usage_error(struct ran *ran, const char *says) {

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#define ARGUMENTS_MAX 32
+#define ARGUMENTS_MAX 48
 #define PATHS         4
 
 extern char **environ;
