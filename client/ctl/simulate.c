@@ -10,6 +10,8 @@
 
 #define DEFAULT_STEPS         100u
 #define CALIBRATION_STEPS_MAX 4000u
+#define EXACT_LIMIT_MS        10000u
+#define EXACT_GROUPS          3u
 
 static uint64_t warm_up_of(const struct simulation *simulation, const struct config *config) {
     return simulation->options.warm_up != WARM_UP_AUTO
@@ -76,6 +78,22 @@ static int row_measure(struct simulation *simulation, const char *policy, const 
     return rc < 0 ? error_prefix(error, "policy %s", policy) : 0;
 }
 
+/* The yardstick of one seed, over the steps that rows count. */
+static int simulation_exact(struct simulation *simulation, const char *seed) {
+    struct error *error = &simulation->ctl->error;
+    struct config *config = NULL;
+    if (simulation->exact.options.batches == 0) {
+        return 0;
+    }
+    int rc = scenario_config(&simulation->scenario, NULL, seed, &config, error);
+    if (rc == 0) {
+        rc = exact_measure(&simulation->exact, &simulation->scenario, seed,
+                           warm_up_of(simulation, config), simulation->options.steps, error);
+    }
+    config_destroy(config);
+    return rc;
+}
+
 static bool row_is_plain(const struct row *row) {
     return strncmp(row->policy, "plain", 5) == 0 &&
            (row->policy[5] == '\0' || row->policy[5] == '@');
@@ -103,7 +121,10 @@ static void rows_compare(struct row *rows, size_t count) {
 
 /* Whether every policy can be had, before the first step is planned. */
 static int simulation_check(struct simulation *simulation, struct error *error) {
-    int rc = scenario_open(&simulation->scenario, error);
+    int rc = simulation->exact.options.batches > 0 ? exact_check(error) : 0;
+    if (rc == 0) {
+        rc = scenario_open(&simulation->scenario, error);
+    }
     for (size_t p = 0; rc == 0 && p < simulation->policy_count; p++) {
         struct config *config = NULL;
         rc = scenario_config(&simulation->scenario, simulation->policies[p], simulation->seeds[0],
@@ -128,6 +149,9 @@ static int simulation_run(struct simulation *simulation, struct row *rows) {
                              &rows[s * policies + p]);
         }
         rows_compare(&rows[s * policies], rc == 0 ? policies : 0);
+        if (rc == 0) {
+            rc = simulation_exact(simulation, simulation->seeds[s]);
+        }
     }
     return rc;
 }
@@ -159,6 +183,7 @@ int ctl_simulate(struct ctl *ctl, int argc, char **argv) {
         .ctl = ctl,
         .policies = {"plain", "fixed:4", "wlb:none", "wlb:bands", "wlb:level"},
         .policy_count = 5,
+        .exact.options = {.limit_ms = EXACT_LIMIT_MS, .groups = EXACT_GROUPS},
         .options = {.steps = DEFAULT_STEPS, .warm_up = WARM_UP_AUTO, .times = step_time_defaults},
     };
     simulate_parse(&simulation, argc, argv);
@@ -177,6 +202,7 @@ int ctl_simulate(struct ctl *ctl, int argc, char **argv) {
         measurement_deinit(&rows[i].measured);
     }
     free(rows);
+    exact_report_deinit(&simulation.exact);
     scenario_close(&simulation.scenario);
     return rc;
 }

@@ -3,6 +3,7 @@
 #define BALLAST_CTL_SIMULATE_H
 
 #include "client/ctl/ctl.h"
+#include "client/ctl/exact.h"
 #include "client/ctl/measure.h"
 #include "client/ctl/scenario_options.h"
 
@@ -24,6 +25,7 @@ struct simulation {
     uint64_t long_ns;
     uint64_t imbalance_ppm; /* of plain packing, to calibrate */
     const char *html;       /* NULL: no page */
+    struct exact_report exact;
     bool calibrated;
 };
 
@@ -40,8 +42,8 @@ struct row {
 /* simulate_options.c: fills `simulation` from the command line; usage errors do not return. */
 void simulate_parse(struct simulation *simulation, int argc, char **argv);
 
-/* simulate_print.c: tables for people, and {"config": {...}, "rows": [...]}, both on stdout.
- * `config` is the scenario's, whatever its policy. */
+/* simulate_print.c: tables for people, and {"config": {...}, "exact": ..., "rows": [...]}, both on
+ * stdout. `config` is the scenario's, whatever its policy. */
 void simulate_print(const struct simulation *simulation, const struct row *rows, size_t count);
 void simulate_print_json(const struct simulation *simulation, const struct config *config,
                          const struct row *rows, size_t count);

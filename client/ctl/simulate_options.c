@@ -16,6 +16,8 @@ enum {
     OPTION_HTML,
     OPTION_CALIBRATE,
     OPTION_IMBALANCE,
+    OPTION_EXACT,
+    OPTION_EXACT_GROUPS,
 };
 
 /* The config says which policies there are. */
@@ -65,6 +67,29 @@ static uint64_t ratio_parse(const char *text, struct argp_state *state) {
     return (uint64_t)(value * 1e6 + 0.5);
 }
 
+/* "K" or "K,SECONDS". */
+static void exact_parse(struct exact_options *exact, char *text, struct argp_state *state) {
+    char *comma = strchr(text, ',');
+    if (comma != NULL) {
+        *comma = '\0';
+        exact->limit_ms = (uint32_t)ctl_number(state, comma + 1, EXACT_SECONDS_MAX, "--exact") *
+                          1000;
+    }
+    exact->batches = (uint32_t)ctl_number(state, text, FIXED_BATCHES_MAX, "--exact");
+    if (exact->batches == 0 || exact->limit_ms == 0) {
+        argp_error(state, "--exact takes K[,SECONDS]: 1 to %u global batches, 1 to %u seconds",
+                   FIXED_BATCHES_MAX, EXACT_SECONDS_MAX);
+    }
+}
+
+static void exact_groups_parse(struct exact_options *exact, const char *text,
+                               struct argp_state *state) {
+    exact->groups = (uint32_t)ctl_number(state, text, EXACT_GROUPS_MAX, "--exact-groups");
+    if (exact->groups == 0) {
+        argp_error(state, "--exact-groups 0 leaves nothing to solve");
+    }
+}
+
 static error_t option_parse(int key, char *arg, struct argp_state *state) {
     struct simulation *simulation = state->input;
     switch (key) {
@@ -95,6 +120,12 @@ static error_t option_parse(int key, char *arg, struct argp_state *state) {
     case OPTION_IMBALANCE:
         simulation->imbalance_ppm = ratio_parse(arg, state);
         return 0;
+    case OPTION_EXACT:
+        exact_parse(&simulation->exact.options, arg, state);
+        return 0;
+    case OPTION_EXACT_GROUPS:
+        exact_groups_parse(&simulation->exact.options, arg, state);
+        return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "takes no argument '%s'", arg);
         return 0;
@@ -122,6 +153,11 @@ static const struct argp_option options[] = {
      "Steps planned first and not counted (a tenth, at least queues.max_age; none when the data "
      "end)",
      0},
+    {"exact", OPTION_EXACT, "K[,SECONDS]", 0,
+     "Solve fixed-length packing of K global batches at once exactly too, as WLB-LLM states it, "
+     "for at most SECONDS (10) a group",
+     0},
+    {"exact-groups", OPTION_EXACT_GROUPS, "N", 0, "Groups solved for each seed, at most (3)", 0},
     {"html", OPTION_HTML, "FILE", 0, "Write a page with figures too", 0},
     {"calibrate", OPTION_CALIBRATE, "SHORT,LONG", 0,
      "Set both scales from measured forward times of a middle stage, ns: a window of 32 equal "

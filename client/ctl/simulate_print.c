@@ -128,6 +128,9 @@ void simulate_print(const struct simulation *simulation, const struct row *rows,
         printf("\nwhat would change the gain\n");
         print_variants(rows, count);
     }
+    if (simulation->exact.options.batches > 0) {
+        exact_print(&simulation->exact);
+    }
     print_provenance(simulation, rows, count);
 }
 
@@ -242,6 +245,8 @@ void simulate_print_json(const struct simulation *simulation, const struct confi
     times_json(&json, &simulation->options.times);
     json_member_u64(&json, "warm_up", simulation->options.warm_up);
     json_object_end(&json);
+    json_key(&json, "exact");
+    exact_print_json(&simulation->exact, &json);
     json_key(&json, "rows");
     json_array_begin(&json);
     for (size_t i = 0; i < count; i++) {
