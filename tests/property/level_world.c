@@ -32,6 +32,43 @@ static void *world_array(size_t count, size_t item_bytes) {
     return array;
 }
 
+struct level_options level_world_options(enum level_preset preset, uint32_t window, uint32_t bins,
+                                         uint32_t room_percent) {
+    struct level_options options;
+    level_options_preset(preset, window, &options);
+    options.bins = bins;
+    options.bin_tokens = (uint64_t)window * room_percent / 100;
+    uint64_t windows = (uint64_t)bins * window;
+    uint64_t roomy = bins * options.bin_tokens * 95 / 100;
+    options.step_tokens = windows < roomy ? windows : roomy;
+    options.token_work = 24576;
+    return options;
+}
+
+uint32_t *level_world_draw(const struct distribution *distribution, uint64_t seed, uint64_t tokens,
+                           uint32_t *documents) {
+    uint32_t window = distribution_window(distribution);
+    uint32_t *lengths = NULL;
+    uint32_t capacity = 0;
+    uint64_t drawn = 0;
+    *documents = 0;
+    for (uint64_t i = 0; drawn < tokens; i++) {
+        uint32_t left = distribution_length(distribution, seed, i);
+        while (left > 0 && drawn < tokens) {
+            if (*documents == capacity) {
+                capacity = capacity > 0 ? 2 * capacity : 4096;
+                lengths = realloc(lengths, capacity * sizeof *lengths);
+                assert(lengths != NULL);
+            }
+            uint32_t part = left < window ? left : window;
+            lengths[(*documents)++] = part;
+            drawn += part;
+            left -= part;
+        }
+    }
+    return lengths;
+}
+
 void level_world_open(struct level_world *world, const struct level_options *options,
                       uint64_t cost_linear, const uint32_t *lengths, uint32_t documents) {
     struct level_fault fault;

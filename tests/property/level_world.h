@@ -3,6 +3,7 @@
 #ifndef BALLAST_TESTS_LEVEL_WORLD_H
 #define BALLAST_TESTS_LEVEL_WORLD_H
 
+#include "planner/distribution.h"
 #include "queues/level.h"
 
 struct level_world {
@@ -40,6 +41,15 @@ struct level_world {
 
     void *arrays;
 };
+
+/* A preset's options for bins of `room_percent` of the window; T as the planner would default it.
+ */
+struct level_options level_world_options(enum level_preset preset, uint32_t window, uint32_t bins,
+                                         uint32_t room_percent);
+
+/* The first `tokens` of a distribution's stream, documents cut at its window. The caller frees. */
+uint32_t *level_world_draw(const struct distribution *distribution, uint64_t seed, uint64_t tokens,
+                           uint32_t *documents);
 
 /* At step 0 of `documents` lengths. Memory is the world's until level_world_close. */
 void level_world_open(struct level_world *world, const struct level_options *options,

@@ -4,7 +4,6 @@
 
 #include "level_literal.h"
 #include "level_world.h"
-#include "planner/distribution.h"
 #include "splitmix.h"
 
 #include <inttypes.h>
@@ -279,48 +278,17 @@ static void stream_fail(const struct stream *stream, const char *what, int line)
         }                                                                                          \
     } while (0)
 
-/* `steps` of a distribution, documents cut at the window. */
+/* `steps` of a distribution. */
 static void stream_open(struct stream *stream, const struct level_options *options,
                         const struct distribution *distribution, uint32_t steps) {
-    uint32_t window = distribution_window(distribution);
-    uint64_t wanted = steps * options->step_tokens;
-    uint64_t tokens = 0;
-    uint32_t capacity = 0;
-    stream->documents = 0;
-    stream->lengths = NULL;
-    for (uint64_t i = 0; tokens < wanted; i++) {
-        uint32_t length = distribution_length(distribution, stream->seed, i);
-        for (; length > 0 && tokens < wanted; length -= length < window ? length : window) {
-            if (stream->documents == capacity) {
-                capacity = capacity > 0 ? 2 * capacity : 4096;
-                stream->lengths = realloc(stream->lengths, capacity * sizeof(uint32_t));
-                assert_non_null(stream->lengths);
-            }
-            uint32_t part = length < window ? length : window;
-            stream->lengths[stream->documents++] = part;
-            tokens += part;
-        }
-    }
+    stream->lengths = level_world_draw(distribution, stream->seed, steps * options->step_tokens,
+                                       &stream->documents);
     level_world_open(&stream->world, options, 24576, stream->lengths, stream->documents);
 }
 
 static void stream_close(struct stream *stream) {
     level_world_close(&stream->world);
     free(stream->lengths);
-}
-
-static struct level_options stream_options(enum level_preset preset, uint32_t window, uint32_t bins,
-                                           uint32_t room_percent) {
-    struct level_options options;
-    level_options_preset(preset, window, &options);
-    options.bins = bins;
-    options.bin_tokens = (uint64_t)window * room_percent / 100;
-    options.step_tokens = (uint64_t)bins * window;
-    if (options.step_tokens > bins * options.bin_tokens * 95 / 100) {
-        options.step_tokens = bins * options.bin_tokens * 95 / 100;
-    }
-    options.token_work = 24576;
-    return options;
 }
 
 static void stream_check_sizes(const struct stream *stream) {
@@ -418,9 +386,9 @@ static void level_keeps_its_bounds_on_every_stream(void **state) {
     for (uint64_t seed = 1; seed <= 60; seed++) {
         struct stream stream = {.seed = seed};
         const struct distribution *distribution = distribution_at(seed % DISTRIBUTIONS);
-        struct level_options options = stream_options((enum level_preset)(seed / 4 % 4),
-                                                      distribution_window(distribution),
-                                                      bins[seed / 3 % 5], rooms[seed / 5 % 4]);
+        struct level_options options = level_world_options((enum level_preset)(seed / 4 % 4),
+                                                           distribution_window(distribution),
+                                                           bins[seed / 3 % 5], rooms[seed / 5 % 4]);
         options.max_age = seed % 3 == 0 ? 16 : 64;
         stream_open(&stream, &options, distribution, 40);
         stream_run(&stream);
@@ -431,7 +399,7 @@ static void level_keeps_its_bounds_on_every_stream(void **state) {
 static void level_without_look_ahead_releases_nothing_early(void **state) {
     (void)state;
     struct stream stream = {.seed = 5};
-    struct level_options options = stream_options(LEVEL_BALANCED, 131072, 4, 125);
+    struct level_options options = level_world_options(LEVEL_BALANCED, 131072, 4, 125);
     options.look_ahead = 0;
     stream_open(&stream, &options, distribution_find("wlb128k"), 100);
     while (level_world_step(&stream.world)) {
@@ -463,7 +431,7 @@ static void stream_check_holds_nothing(struct stream *stream) {
 static void level_with_an_endless_allowance_holds_nothing(void **state) {
     (void)state;
     struct stream stream = {.seed = 6};
-    struct level_options options = stream_options(LEVEL_BALANCED, 131072, 4, 200);
+    struct level_options options = level_world_options(LEVEL_BALANCED, 131072, 4, 200);
     options.allowance = 1000 * LEVEL_PPM;
     options.allowance_urgent = 1000 * LEVEL_PPM;
     options.imbalance_price = 0;
@@ -475,7 +443,7 @@ static void level_with_an_endless_allowance_holds_nothing(void **state) {
 static void level_with_max_age_zero_holds_nothing(void **state) {
     (void)state;
     struct stream stream = {.seed = 7};
-    struct level_options options = stream_options(LEVEL_STEADY, 131072, 4, 200);
+    struct level_options options = level_world_options(LEVEL_STEADY, 131072, 4, 200);
     options.max_age = 0;
     stream_open(&stream, &options, distribution_find("wlb128k"), 100);
     stream_check_holds_nothing(&stream);
@@ -490,7 +458,7 @@ static void level_holds_nothing_when_all_lengths_are_equal(void **state) {
             lengths[i] = length < 131072 ? length : 131072;
         }
         struct stream stream = {.seed = length};
-        struct level_options options = stream_options(LEVEL_BALANCED, 131072, 8, 200);
+        struct level_options options = level_world_options(LEVEL_BALANCED, 131072, 8, 200);
         level_world_open(&stream.world, &options, 24576, lengths, 4000);
         stream_check_holds_nothing(&stream);
         level_world_close(&stream.world);
@@ -506,7 +474,7 @@ static void level_lets_the_clock_slip_when_no_count_of_documents_fits(void **sta
         lengths[i] = 131072;
     }
     struct stream stream = {.seed = 0};
-    struct level_options options = stream_options(LEVEL_STEADY, 131072, 4, 100);
+    struct level_options options = level_world_options(LEVEL_STEADY, 131072, 4, 100);
     level_world_open(&stream.world, &options, 24576, lengths, 4000);
     while (level_world_step(&stream.world)) {
         const struct level_state *clock = &stream.world.state;
