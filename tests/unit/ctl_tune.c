@@ -4,6 +4,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -153,6 +154,65 @@ static void nothing_on_the_front_is_beaten_and_the_best_is_within_the_limit(void
         assert_int_equal(json_integer_value(json_object_get(answer, "refused")), 0);
         json_decref(answer);
     }
+    ran_free(&ran);
+}
+
+/* Whether a setting of the front is at least as even and as prompt. */
+static bool front_reaches(const json_t *front, json_int_t total_ppm, json_int_t delay_milli) {
+    for (size_t i = 0; i < json_array_size(front); i++) {
+        const json_t *point = json_array_get(front, i);
+        if (tuned(point, "total_ppm") <= total_ppm &&
+            tuned(point, "delay_mean_milli") <= delay_milli) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Giving candidates up early loses none of the front. */
+static void presets_and_bands_that_were_tried_are_on_the_front_or_behind_it(void **state) {
+    (void)state;
+    static const char *const tried[][2] = {
+        {"plan.policy", "wlb:none"},
+        {"level.preset", "balanced"},
+        {"level.preset", "steady"},
+        {"level.preset", "prompt"},
+        {"level.preset", "fine"},
+        {"bands.thresholds", "32768"},
+        {"bands.thresholds", "49152"},
+        {"bands.thresholds", "65536"},
+        {"bands.thresholds", "81920"},
+        {"bands.thresholds", "98304"},
+        {"bands.thresholds", "114688"},
+        {"bands.thresholds", "49152,81920"},
+        {"bands.thresholds", "32768,65536,98304"},
+    };
+    struct ran ran = {0};
+    ran_ctl(&ran, "tune", "--distribution", "prolong", "--micro-batches", "4", "--tokens-max", "2w",
+            "--steps", "40", "--warm-up", "10", "--seed", "5", "--json", NULL);
+    ran_expect(&ran, 0);
+    json_t *answer = ran_json(&ran);
+    assert_true(member(answer, "abandoned") > 10);
+    for (size_t i = 0; i < sizeof tried / sizeof tried[0]; i++) {
+        char set[SET_BYTES];
+        (void)snprintf(set, sizeof set, "%s=%s", tried[i][0], tried[i][1]);
+        ran_ctl(&ran, "simulate", "--distribution", "prolong", "--micro-batches", "4",
+                "--tokens-max", "2w", "--steps", "40", "--warm-up", "10", "--seed", "5",
+                "--policies",
+                tried[i][0][0] == 'p'   ? "wlb:none"
+                : tried[i][0][0] == 'l' ? "wlb:level"
+                                        : "wlb:bands",
+                "--set", set, "--json", NULL);
+        ran_expect(&ran, 0);
+        json_t *simulated = ran_json(&ran);
+        const json_t *row = json_array_get(json_object_get(simulated, "rows"), 0);
+        if (!front_reaches(json_object_get(answer, "front"), member(row, "total_ppm"),
+                           member(row, "delay_mean_milli"))) {
+            fail_msg("%s is before the front", set);
+        }
+        json_decref(simulated);
+    }
+    json_decref(answer);
     ran_free(&ran);
 }
 
@@ -332,6 +392,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_give_in_simulate_what_was_reported),
         cmocka_unit_test(nothing_on_the_front_is_beaten_and_the_best_is_within_the_limit),
+        cmocka_unit_test(presets_and_bands_that_were_tried_are_on_the_front_or_behind_it),
         cmocka_unit_test(what_is_expected_comes_from_steps_that_no_choice_saw),
         cmocka_unit_test(the_lines_to_paste_are_the_best_settings),
         cmocka_unit_test(the_same_question_has_the_same_answer),
@@ -340,5 +401,8 @@ int main(void) {
         cmocka_unit_test(wrong_limits_are_refused),
     };
     ran_environment_clear();
+    /* Small planners: there are many of them. */
+    setenv("BALLAST_PLAN_DOCUMENTS_MAX", "4096", 1);
+    setenv("BALLAST_QUEUES_WAITING_MAX", "8192", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
