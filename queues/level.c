@@ -86,6 +86,8 @@ static void level_look_at_shorts(struct level_step *step) {
         tokens += view->short_lengths[i];
     }
     step->short_tokens = tokens;
+    assert(((unsigned __int128)step->short_rate * step->options->bin_tokens >> 16) < UINT64_C(1)
+                                                                                         << 62);
 }
 
 /* In 1/65536, at most 1: how old the release is, or how much waits. */
@@ -311,6 +313,7 @@ void level_decide(const struct level_options *options, const struct level_state 
         .decision = decision,
         .step = state->step,
     };
+    assert(0 < options->step_tokens && options->step_tokens <= options->bins * options->bin_tokens);
     *decision = (struct level_decision){0};
     (void)level_lay_out(&step, options->bins, view->candidates, scratch);
     level_aim(&step, state);

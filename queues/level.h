@@ -138,7 +138,8 @@ struct level_decision {
 size_t level_bytes(const struct level_options *options, uint32_t candidates);
 
 /* Decides for state->step: verdicts[i] (one of enum level_verdict) on each candidate. The options
- * have passed level_options_check; works sum up to less than 2^62. */
+ * have passed level_options_check. All works together are less than 2^62, and so is the work of
+ * bin_tokens tokens of shorts. */
 void level_decide(const struct level_options *options, const struct level_state *state,
                   const struct level_view *view, void *scratch, uint8_t *verdicts,
                   struct level_decision *decision);

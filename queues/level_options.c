@@ -45,7 +45,7 @@ static void preset_balanced(struct level_options *options, uint32_t window) {
     options->candidate_length = window >= 8 ? window / 8 : 1;
     options->companion = 70 * PERCENT;
     options->max_evaluations = 48;
-    options->fit_window = 64;
+    options->fit_window = 256;
 }
 
 void level_options_preset(enum level_preset preset, uint32_t window,
@@ -104,7 +104,7 @@ int level_options_check(const struct level_options *options, struct level_fault 
         {"candidate_length", options->candidate_length, 1, UINT32_MAX, "take an eighth of window"},
         {"companion", options->companion, 0, LEVEL_PPM, "give at most 100 %"},
         {"max_evaluations", options->max_evaluations, 1, 1u << 16, "take 48"},
-        {"fit_window", options->fit_window, 1, 1u << 16, "take 64"},
+        {"fit_window", options->fit_window, 1, 1u << 16, "take 256"},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
         if (ranges[i].value < ranges[i].least || ranges[i].value > ranges[i].most) {

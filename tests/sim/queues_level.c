@@ -116,9 +116,8 @@ static bool cell_keeps(const struct cell *cell, enum level_preset preset) {
     }
     uint64_t excess_ppm = figures.excess_ppm / figures.steps;
     uint64_t delay_milli = figures.late_token_steps * 1000 / figures.tokens;
-    /* Steps of four bins of 1M windows may hold too few documents to come out within 1 %. */
-    bool coarse = cell->bins == 4 &&
-                  distribution_window(distribution_find(cell->distribution)) > 262144;
+    /* Where bins just hold the longest documents, one of 1M tokens may find no room. */
+    bool coarse = cell->bins == 4 && cell->room_percent == 100;
     uint64_t deviation_max = preset == LEVEL_STEADY ? (coarse ? 20000 : 10000) : 400000;
     bool keeps = excess_ppm * 4 <= promise->excess_milli * UINT64_C(5000) &&
                  delay_milli <= promise->delay_milli + 100 &&
