@@ -243,7 +243,8 @@ static int steps_count(struct tuning *tuning, uint64_t most, uint64_t *out) {
     return rc;
 }
 
-/* Two spans of as many steps each; of data that end too soon, the halves. */
+/* Two spans of as many steps each; of data that end too soon, the halves, without the steps in
+ * which the queues drain: a job meets them once. */
 static int spans_find(struct tuning *tuning) {
     struct measure_options *options = &tuning->options;
     bool steps_free = options->steps == TUNE_AUTO;
@@ -268,7 +269,8 @@ static int spans_find(struct tuning *tuning) {
                          "; give fewer with --steps and --warm-up",
                          steps, steps_free ? options->warm_up + 2 : most);
     }
-    options->steps = (steps - options->warm_up) / 2;
+    uint64_t drain = steps >= options->warm_up + 2 + DRAIN_STEPS ? DRAIN_STEPS : 0;
+    options->steps = (steps - drain - options->warm_up) / 2;
     return 0;
 }
 
