@@ -41,19 +41,19 @@ int tile_model_analytic(uint32_t head_dim, uint32_t q_heads, uint32_t kv_heads, 
     return 0;
 }
 
-/* The tiles of one direction, one KV head. */
+/* The tiles of one direction, one KV head, and what they compute. */
 struct tile_load {
-    unsigned __int128 total_ps;
-    uint64_t longest_ps;
+    uint64_t tiles;
+    uint64_t blocks;
+    uint64_t longest_blocks;
 };
 
-static void tile_load_add(struct tile_load *load, const struct tile_direction *direction,
-                          uint64_t tiles, uint64_t blocks, uint64_t longest_blocks) {
-    load->total_ps += (unsigned __int128)tiles * direction->tile_ps +
-                      (unsigned __int128)blocks * direction->block_ps;
-    uint64_t longest_ps = direction->tile_ps + longest_blocks * direction->block_ps;
-    if (longest_ps > load->longest_ps) {
-        load->longest_ps = longest_ps;
+static void tile_load_add(struct tile_load *load, uint64_t tiles, uint64_t blocks,
+                          uint64_t longest_blocks) {
+    load->tiles += tiles;
+    load->blocks += blocks;
+    if (longest_blocks > load->longest_blocks) {
+        load->longest_blocks = longest_blocks;
     }
 }
 
@@ -96,48 +96,45 @@ static uint64_t tile_block_sum(uint64_t tiles, uint32_t tile_tokens, uint64_t of
     return shift_sum(first + tiles, block_shift) - shift_sum(first, block_shift);
 }
 
-/* Key blocks over all query tiles: a tile that ends at row e of the document sees
- * ceil(e / 128). */
-static uint64_t tile_blocks(struct fragment fragment, uint32_t tile_tokens) {
-    uint64_t full_tiles = fragment.length / tile_tokens;
+/* Adds one fragment's query tiles. One that ends at row e of the document sees ceil(e / 128) key
+ * blocks. */
+static void tile_fragment_add(struct fragment fragment, uint32_t tile_tokens,
+                              struct tile_load *forward) {
+    uint64_t tiles = fragment.length / tile_tokens;
     uint64_t first_end = (uint64_t)fragment.start + tile_tokens;
-    uint64_t blocks = tile_block_sum(full_tiles, tile_tokens, first_end + KEYS_PER_BLOCK - 1);
-    if (fragment.length % tile_tokens != 0) {
-        blocks += divide_up((uint64_t)fragment.start + fragment.length, KEYS_PER_BLOCK);
+    uint64_t last_blocks = divide_up((uint64_t)fragment.start + fragment.length, KEYS_PER_BLOCK);
+    uint64_t blocks = tile_block_sum(tiles, tile_tokens, first_end + KEYS_PER_BLOCK - 1);
+    if (tiles * tile_tokens < fragment.length) {
+        tiles++;
+        blocks += last_blocks;
     }
-    return blocks;
-}
-
-/* Adds one fragment's query tiles; returns their key blocks. */
-static uint64_t tile_fragment_add(const struct tile_model *model, struct fragment fragment,
-                                  uint32_t tile_tokens, struct tile_load *forward) {
-    uint64_t end = (uint64_t)fragment.start + fragment.length;
-    uint64_t blocks = tile_blocks(fragment, tile_tokens);
-    tile_load_add(forward, &model->forward, divide_up(fragment.length, tile_tokens), blocks,
-                  divide_up(end, KEYS_PER_BLOCK));
-    return blocks;
+    tile_load_add(forward, tiles, blocks, last_blocks);
 }
 
 /* Adds the leading fragments that share one K/V slice, those of the first one's document; returns
- * how many they are. */
-static uint32_t tile_slice_add(const struct tile_model *model, const struct fragment *fragments,
-                               uint32_t count, struct tile_load *forward,
+ * how many they are. A backward tile is a key block that some query tile sees, the longest one
+ * of the slice's first keys, which all see. */
+static uint32_t tile_slice_add(const struct fragment *fragments, uint32_t count,
+                               uint32_t tile_tokens, struct tile_load *forward,
                                struct tile_load *backward) {
-    uint32_t tile_tokens = TILE_ROWS / (model->q_heads / model->kv_heads);
-    uint64_t slice_tiles = 0;
-    uint64_t slice_blocks = 0;
-    uint64_t keys = 0;
+    struct tile_load slice = {0};
     uint32_t taken = 0;
     for (; taken < count && fragments[taken].document == fragments[0].document; taken++) {
-        struct fragment fragment = fragments[taken];
-        uint64_t end = (uint64_t)fragment.start + fragment.length;
-        slice_blocks += tile_fragment_add(model, fragment, tile_tokens, forward);
-        slice_tiles += divide_up(fragment.length, tile_tokens);
-        keys = end > keys ? end : keys;
+        tile_fragment_add(fragments[taken], tile_tokens, &slice);
     }
-    tile_load_add(backward, &model->backward, divide_up(keys, KEYS_PER_BLOCK), slice_blocks,
-                  slice_tiles);
+    tile_load_add(forward, slice.tiles, slice.blocks, slice.longest_blocks);
+    tile_load_add(backward, slice.longest_blocks, slice.blocks, slice.tiles);
     return taken;
+}
+
+static uint32_t tile_tokens_of(const struct tile_model *model) {
+    return TILE_ROWS / (model->q_heads / model->kv_heads);
+}
+
+static unsigned __int128 tile_total_ps(const struct tile_direction *direction,
+                                       const struct tile_load *load) {
+    return (unsigned __int128)load->tiles * direction->tile_ps +
+           (unsigned __int128)load->blocks * direction->block_ps;
 }
 
 static unsigned __int128 tile_machine_ps(const struct tile_model *model,
@@ -154,8 +151,9 @@ static uint64_t tile_saturate(unsigned __int128 ps) {
 static unsigned __int128 tile_direction_ps(const struct tile_model *model,
                                            const struct tile_direction *direction,
                                            const struct tile_load *load) {
-    unsigned __int128 machine_ps = tile_machine_ps(model, load->total_ps);
-    return direction->launch_ps + (machine_ps > load->longest_ps ? machine_ps : load->longest_ps);
+    unsigned __int128 machine_ps = tile_machine_ps(model, tile_total_ps(direction, load));
+    uint64_t longest_ps = direction->tile_ps + load->longest_blocks * direction->block_ps;
+    return direction->launch_ps + (machine_ps > longest_ps ? machine_ps : longest_ps);
 }
 
 uint64_t tile_cost_ps(const struct tile_model *model, const struct fragment *fragments,
@@ -163,10 +161,11 @@ uint64_t tile_cost_ps(const struct tile_model *model, const struct fragment *fra
     if (count == 0) {
         return 0;
     }
+    uint32_t tile_tokens = tile_tokens_of(model);
     struct tile_load forward = {0};
     struct tile_load backward = {0};
     for (uint32_t i = 0; i < count;) {
-        i += tile_slice_add(model, fragments + i, count - i, &forward, &backward);
+        i += tile_slice_add(fragments + i, count - i, tile_tokens, &forward, &backward);
     }
     return tile_saturate(tile_direction_ps(model, &model->forward, &forward) +
                          tile_direction_ps(model, &model->backward, &backward));
@@ -177,10 +176,10 @@ uint64_t tile_forward_ps(const struct tile_model *model, const struct fragment *
     if (count == 0) {
         return 0;
     }
-    uint32_t tile_tokens = TILE_ROWS / (model->q_heads / model->kv_heads);
+    uint32_t tile_tokens = tile_tokens_of(model);
     struct tile_load forward = {0};
     for (uint32_t i = 0; i < count; i++) {
-        tile_fragment_add(model, fragments[i], tile_tokens, &forward);
+        tile_fragment_add(fragments[i], tile_tokens, &forward);
     }
     return tile_saturate(tile_direction_ps(model, &model->forward, &forward));
 }
@@ -192,6 +191,7 @@ uint64_t tile_document_ps(const struct tile_model *model, uint32_t length) {
     struct fragment whole = {.length = length};
     struct tile_load forward = {0};
     struct tile_load backward = {0};
-    tile_slice_add(model, &whole, 1, &forward, &backward);
-    return tile_saturate(tile_machine_ps(model, forward.total_ps + backward.total_ps));
+    (void)tile_slice_add(&whole, 1, tile_tokens_of(model), &forward, &backward);
+    return tile_saturate(tile_machine_ps(model, tile_total_ps(&model->forward, &forward) +
+                                                    tile_total_ps(&model->backward, &backward)));
 }

@@ -7,8 +7,9 @@
  * counts its 128-key blocks that are not fully masked. Backward tiles own 128 keys of one KV head
  * and loop over the query tiles at or below the diagonal.
  * Integer picoseconds, rounded up; equal tiles are counted, not listed: O(fragments) per rank.
- * Sums are 128 bits wide. Results beyond 64 bits become UINT64_MAX: 2^26 rows against each other
- * stay below it up to 256 query heads on 64 SMs, whatever the group. */
+ * Tiles and blocks are counted in 64 bits, their times in 128. Results beyond 64 bits become
+ * UINT64_MAX: 2^26 rows against each other stay below it up to 256 query heads on 64 SMs, whatever
+ * the group. */
 #ifndef BALLAST_SHARDING_COST_H
 #define BALLAST_SHARDING_COST_H
 

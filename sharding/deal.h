@@ -14,7 +14,8 @@ struct fragment_list {
     struct fragment last;
 };
 
-/* Appends rows [start, start + length) of a document. */
+/* Appends rows [start, start + length) of a document. Never copies `last` to `out`: to read whole
+ * what was just stored in parts makes the processor wait. */
 static inline void fragment_list_append(struct fragment_list *list, uint32_t document,
                                         uint32_t start, uint32_t length) {
     if (length == 0) {
@@ -22,13 +23,15 @@ static inline void fragment_list_append(struct fragment_list *list, uint32_t doc
     }
     if (list->count > 0 && list->last.document == document &&
         list->last.start + list->last.length == start) {
-        list->last.length += length;
+        start = list->last.start;
+        length += list->last.length;
     } else {
-        list->last = (struct fragment){.document = document, .start = start, .length = length};
         list->count++;
     }
+    struct fragment last = {.document = document, .start = start, .length = length};
+    list->last = last;
     if (list->count <= list->capacity) {
-        list->out[list->count - 1] = list->last;
+        list->out[list->count - 1] = last;
     }
 }
 

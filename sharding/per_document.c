@@ -14,23 +14,25 @@ struct columns {
     uint64_t pointer;   /* the first of them, cyclic */
 };
 
-/* First row of a column; column `count` starts at the document's end. */
-static uint32_t columns_start(const struct columns *columns, uint64_t column) {
+static uint64_t columns_wrap(const struct columns *columns, uint64_t place) {
+    return place < columns->count ? place : place - columns->count;
+}
+
+/* Columns before this one that have a row more: those of the straight run and of what wrapped. */
+static uint64_t columns_longer(const struct columns *columns, uint64_t column) {
     uint64_t end = columns->pointer + columns->remainder;
     uint64_t wrapped = end > columns->count ? end - columns->count : 0;
-    uint64_t straight_end = end - wrapped;
-    uint64_t longer = column < wrapped ? column : wrapped;
-    if (column > columns->pointer) {
-        longer += (column < straight_end ? column : straight_end) - columns->pointer;
-    }
-    return (uint32_t)(column * columns->base + longer);
+    uint64_t reached = column > columns->pointer ? column : columns->pointer;
+    reached = reached < end ? reached : end;
+    return reached - columns->pointer + (column < wrapped ? column : wrapped);
 }
 
 static void columns_append(const struct columns *columns, uint32_t document, uint64_t column,
                            struct fragment_list *list) {
-    uint32_t start = columns_start(columns, column);
-    uint32_t end = columns_start(columns, column + 1);
-    fragment_list_append(list, document, start, end - start);
+    uint64_t turn = columns_wrap(columns, columns->count - columns->pointer + column);
+    uint64_t start = column * columns->base + columns_longer(columns, column);
+    uint64_t rows = columns->base + (turn < columns->remainder ? 1 : 0);
+    fragment_list_append(list, document, (uint32_t)start, (uint32_t)rows);
 }
 
 void per_document_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
@@ -41,6 +43,6 @@ void per_document_deal(const struct packed_sequence *sequence, uint32_t cp, uint
         columns.remainder = sequence->lengths[document] % columns.count;
         columns_append(&columns, document, rank, list);
         columns_append(&columns, document, columns.count - 1 - rank, list);
-        columns.pointer = (columns.pointer + columns.remainder) % columns.count;
+        columns.pointer = columns_wrap(&columns, columns.pointer + columns.remainder);
     }
 }
