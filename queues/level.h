@@ -52,14 +52,15 @@ struct level_options {
     uint32_t candidate_length; /* tokens; shorter documents never wait on purpose; > 0 */
     uint32_t companion;        /* documents leave early beside one at most 1/this times as long */
     uint32_t max_evaluations;  /* predictions in a step, about; > 0 */
-    uint32_t fit_window;       /* shorts that are looked at after the first that does not fit */
+    uint32_t fit_window; /* shorts looked at for the last gap, from the first that does not fit on;
+                            > 0 */
 };
 
 enum level_preset {
     LEVEL_BALANCED = 0, /* even work, tokens within 25 % of T */
     LEVEL_STEADY = 1,   /* tokens within 1 % of T */
     LEVEL_PROMPT = 2,   /* less delay, tokens within 40 % */
-    LEVEL_FINE = 3,     /* work as even as bands make it; for bins of two windows */
+    LEVEL_FINE = 3,     /* work as even as bands make it; for bins of 1.5 windows and more */
 };
 
 /* Preset <-> name ("balanced", "steady", "prompt", "fine"). NULL for a number, -EINVAL for a name
