@@ -100,22 +100,9 @@ int lengths_read(const char *path, uint32_t **out, uint64_t *count, struct error
     return 0;
 }
 
-/* Tokens the stream gives of a document of `length`; 0: it is dropped. */
+/* The overlong rule is for lists; what a distribution draws is cut into parts. */
 static uint32_t lengths_given(const struct lengths_source *source, uint32_t length) {
-    uint32_t limit = source->options.part_limit;
-    if (length <= limit || source->distribution != NULL) {
-        return length;
-    }
-    switch (source->options.overlong) {
-    case OVERLONG_TRUNCATE:
-        return limit;
-    case OVERLONG_DROP:
-        return 0;
-    case OVERLONG_SPLIT:
-    case OVERLONG_REFUSE:
-        break;
-    }
-    return length;
+    return source->distribution != NULL ? length : corpus_given_length(&source->options, length);
 }
 
 /* Takes the next document: opens it, or counts it as dropped. */

@@ -4,24 +4,6 @@
 #include <assert.h>
 #include <inttypes.h>
 
-/* Tokens the stream gives of a document of `length`; 0: it is dropped. */
-static uint32_t given_length(const struct corpus_source *source, uint32_t length) {
-    uint32_t limit = source->options.part_limit;
-    if (length <= limit) {
-        return length;
-    }
-    switch (source->options.overlong) {
-    case OVERLONG_TRUNCATE:
-        return limit;
-    case OVERLONG_DROP:
-        return 0;
-    case OVERLONG_SPLIT:
-    case OVERLONG_REFUSE:
-        break;
-    }
-    return length;
-}
-
 static uint64_t documents_of(const struct corpus_source *source, uint32_t dataset) {
     return dataset_documents(catalog_dataset(source->catalog, dataset));
 }
@@ -88,7 +70,7 @@ static void take_document(const struct corpus_source *source, struct source_curs
     uint64_t document = order_document(&source->options.order, dataset, epoch, documents,
                                        at->position);
     uint32_t length = dataset_length(catalog_dataset(source->catalog, dataset), document);
-    uint32_t given = given_length(source, length);
+    uint32_t given = corpus_given_length(&source->options, length);
     at->position++;
     if (at->position == documents) {
         at->position = 0;
@@ -157,8 +139,8 @@ static uint32_t source_length(const void *context, uint32_t dataset, uint64_t do
     if (dataset >= source->source.dataset_count || document >= documents_of(source, dataset)) {
         return 0;
     }
-    return given_length(source,
-                        dataset_length(catalog_dataset(source->catalog, dataset), document));
+    return corpus_given_length(&source->options,
+                               dataset_length(catalog_dataset(source->catalog, dataset), document));
 }
 
 static int refuse_overlong(const struct dataset *dataset, uint64_t document, uint32_t limit,
@@ -182,7 +164,7 @@ static int check_dataset(const struct corpus_source *source, const struct datase
         if (refuse && length > limit) {
             return refuse_overlong(dataset, i, limit, error);
         }
-        given = given || given_length(source, length) > 0;
+        given = given || corpus_given_length(&source->options, length) > 0;
     }
     if (!given) {
         return error_set(error, -EINVAL,

@@ -25,6 +25,24 @@ struct corpus_source_options {
     uint32_t part_limit; /* tokens, > 0; longer documents are overlong */
 };
 
+/* Tokens that the stream gives of a document of `length` tokens; 0: it is dropped. */
+static inline uint32_t corpus_given_length(const struct corpus_source_options *options,
+                                           uint32_t length) {
+    if (length <= options->part_limit) {
+        return length;
+    }
+    switch (options->overlong) {
+    case OVERLONG_TRUNCATE:
+        return options->part_limit;
+    case OVERLONG_DROP:
+        return 0;
+    case OVERLONG_SPLIT:
+    case OVERLONG_REFUSE:
+        break;
+    }
+    return length;
+}
+
 /* Immutable after init, any thread. Not to be copied: source.context points to the record. Its
  * `length` is what the stream gives of a document: after truncation, 0 if it is dropped. */
 struct corpus_source {
