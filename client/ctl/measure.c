@@ -12,6 +12,8 @@
 
 typedef unsigned __int128 u128;
 
+#define SHARE_BITS 40
+
 #define FIELD(name)                                                                                \
     { #name, offsetof(struct outcome, name), false }
 #define FIELD_OF_MEAN(name)                                                                        \
@@ -40,6 +42,8 @@ static const struct {
     FIELD_OF_MEAN(even_ns),
     FIELD_OF_MEAN(fsdp_bytes),
     FIELD_OF_MEAN(heaviest_ns),
+    FIELD(long_share_ppm),
+    FIELD(long_weight_ppm),
     FIELD_OF_MEAN(micro_batch_ppm),
     FIELD_OF_MEAN(owner_ppm),
     FIELD(p99_ppm),
@@ -92,6 +96,9 @@ struct meter {
     void *scratch;
     uint64_t *sorted;
     u128 token_delays;
+    uint32_t long_length; /* longer documents are long */
+    uint64_t long_tokens;
+    u128 long_shares; /* sum over steps of long tokens / tokens, in 2^-SHARE_BITS */
 };
 
 int measure_model(const struct trial *trial, const struct step_time_options *times,
@@ -127,6 +134,7 @@ static int meter_open(struct meter *meter, const struct trial *trial,
     *meter = (struct meter){
         .options = options,
         .tiles = &planner_model(trial->stream.planner)->tiles,
+        .long_length = trial->config->plan.window / 4,
     };
     int rc = measure_model(trial, &options->times, &meter->model, error);
     if (rc < 0) {
@@ -171,6 +179,30 @@ static uint64_t measure_delays(struct measurement *out, const struct step_plan *
     return sum;
 }
 
+static uint64_t share_ppm(uint64_t part, uint64_t whole) {
+    return whole > 0 ? (uint64_t)((u128)part * PPM / whole) : 0;
+}
+
+static void measure_long(struct meter *meter, const struct step_plan *plan) {
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < plan->document_count; i++) {
+        const struct document *document = &plan->documents[i];
+        tokens += document->document_length > meter->long_length ? document->length : 0;
+    }
+    meter->long_tokens += tokens;
+    meter->long_shares += ((u128)tokens << SHARE_BITS) / plan->tokens;
+}
+
+/* A token of step k weighs 1 / tokens_k, on the mean over all tokens steps / tokens. */
+static void measure_long_finish(const struct meter *meter, struct outcome *outcome) {
+    outcome->long_share_ppm = share_ppm(meter->long_tokens, outcome->tokens);
+    outcome->long_weight_ppm = PPM;
+    if (meter->long_tokens > 0) {
+        u128 weight = meter->long_shares * (outcome->tokens / outcome->steps) * PPM;
+        outcome->long_weight_ppm = (uint64_t)(weight / meter->long_tokens >> SHARE_BITS);
+    }
+}
+
 static void measure_balance(struct outcome *outcome, const struct step_plan *plan) {
     uint64_t per_document = 0;
     for (uint32_t m = 0; m < plan->micro_batch_count; m++) {
@@ -188,10 +220,6 @@ static void measure_balance(struct outcome *outcome, const struct step_plan *pla
     if (plan->release.waiting_tokens > outcome->waiting_tokens_max) {
         outcome->waiting_tokens_max = plan->release.waiting_tokens;
     }
-}
-
-static uint64_t share_ppm(uint64_t part, uint64_t whole) {
-    return whole > 0 ? (uint64_t)((u128)part * PPM / whole) : 0;
 }
 
 static void measure_time(struct outcome *outcome, const struct step_time *time) {
@@ -236,6 +264,7 @@ static int measure_step(struct meter *meter, struct measurement *out, const stru
     }
     uint64_t token_delays = measure_delays(out, plan);
     meter->token_delays += token_delays;
+    measure_long(meter, plan);
     measure_balance(&out->outcome, plan);
     measure_time(&out->outcome, &time);
     out->steps[out->outcome.steps++] = (struct step_sample){
@@ -289,6 +318,7 @@ static void measure_finish(const struct meter *meter, struct measurement *out) {
     sorted = measure_sort(out, offsetof(struct step_sample, tokens), meter->sorted);
     outcome->tokens_cv_ppm = statistics_variation_ppm(sorted, outcome->steps);
     outcome->delay_p99 = delay_p99(out);
+    measure_long_finish(meter, outcome);
     outcome->delay_mean_milli = outcome->tokens > 0
                                     ? (uint64_t)(meter->token_delays * 1000 / outcome->tokens)
                                     : 0;

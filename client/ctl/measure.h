@@ -54,6 +54,9 @@ struct outcome {
     uint64_t even_ns;
     uint64_t fsdp_bytes;
     uint64_t heaviest_ns;
+    uint64_t long_share_ppm;  /* of the tokens: those of documents over a quarter window */
+    uint64_t long_weight_ppm; /* of such a token, beside a mean one, with the loss averaged over a
+                                 step's own tokens; a constant denominator makes it 1 */
     uint64_t micro_batch_ppm;
     uint64_t owner_ppm;        /* the share that one micro-batch has of the critical path */
     uint64_t p99_ppm;          /* of total_ppm, like worst_ppm */

@@ -174,7 +174,10 @@ static const struct argp argp = {
     .parser = option_parse,
     .doc = "Plans steps with each policy over the same documents and compares them. TOTAL and "
            "WORST are the heaviest micro-batch over the mean; DELAY the mean, MAX the largest, in "
-           "steps; CV the spread of a step's tokens; STEP its predicted time, GAIN tokens a second "
+           "steps; CV the spread of a step's tokens; LONG what a token of a document over a "
+           "quarter of the window weighs beside a mean one where the loss is averaged over a "
+           "step's own tokens (plan.loss_denominator = constant makes it 1); STEP its predicted "
+           "time, GAIN tokens a second "
            "against plain packing, BUBBLE the share of the pipelines' time that is idle.",
     .children = scenario_argp_children,
 };

@@ -24,10 +24,10 @@ static void gain_cell(struct table *table, bool known, uint64_t ppm) {
 
 static void print_policies(const struct row *rows, size_t count) {
     static const struct table_column columns[] = {
-        {"NAME", TABLE_LEFT, 0},    {"SEED", TABLE_LEFT, 0},   {"TOTAL", TABLE_RIGHT, 0},
-        {"WORST", TABLE_RIGHT, 0},  {"DELAY", TABLE_RIGHT, 0}, {"MAX", TABLE_RIGHT, 0},
-        {"CV", TABLE_RIGHT, 0},     {"STEP", TABLE_RIGHT, 0},  {"GAIN", TABLE_RIGHT, 0},
-        {"BUBBLE", TABLE_RIGHT, 0},
+        {"NAME", TABLE_LEFT, 0},   {"SEED", TABLE_LEFT, 0},    {"TOTAL", TABLE_RIGHT, 0},
+        {"WORST", TABLE_RIGHT, 0}, {"DELAY", TABLE_RIGHT, 0},  {"MAX", TABLE_RIGHT, 0},
+        {"CV", TABLE_RIGHT, 0},    {"LONG", TABLE_RIGHT, 0},   {"STEP", TABLE_RIGHT, 0},
+        {"GAIN", TABLE_RIGHT, 0},  {"BUBBLE", TABLE_RIGHT, 0},
     };
     struct table table;
     table_init(&table, columns, sizeof columns / sizeof columns[0]);
@@ -40,6 +40,7 @@ static void print_policies(const struct row *rows, size_t count) {
         table_cell(&table, "%s", units_milli(outcome->delay_mean_milli).text);
         table_cell(&table, "%" PRIu64, outcome->delay_max);
         table_cell(&table, "%s", units_share(outcome->tokens_cv_ppm).text);
+        gain_cell(&table, outcome->long_share_ppm > 0, outcome->long_weight_ppm);
         table_cell(&table, "%s", units_time(outcome->step_ns).text);
         gain_cell(&table, rows[i].compared, rows[i].speedup_ppm);
         table_cell(&table, "%s", units_share(outcome->bubble_ppm).text);

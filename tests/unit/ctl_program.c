@@ -1,6 +1,7 @@
 /* ballastctl without a daemon: how it is called, what it refuses, what it plans by itself. */
 #include "ctl_world.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -406,6 +407,60 @@ static void a_simulation_sums_up_the_plans(void **state) {
     world_close(&world);
 }
 
+/* Tokens of a plan, and those of documents over `length`. */
+static void plan_count(const json_t *plan, uint64_t length, double *tokens, double *longs) {
+    const json_t *micro_batches = json_object_get(plan, "micro_batches");
+    for (size_t m = 0; m < json_array_size(micro_batches); m++) {
+        const json_t *documents = json_object_get(json_array_get(micro_batches, m), "documents");
+        for (size_t d = 0; d < json_array_size(documents); d++) {
+            const json_t *document = json_array_get(documents, d);
+            double part = (double)member(document, "length");
+            *tokens += part;
+            *longs += member(document, "document_length") > length ? part : 0.0;
+        }
+    }
+}
+
+static void a_token_of_a_long_document_weighs_what_its_steps_leave_it(void **state) {
+    (void)state;
+    enum { STEPS = 3, WINDOW = 1024 };
+    struct world world;
+    struct ran ran = {0};
+    double tokens_all = 0.0;
+    double longs_all = 0.0;
+    double shares = 0.0;
+    world_make(&world);
+    for (int step = 0; step < STEPS; step++) {
+        char number[16];
+        double tokens = 0.0;
+        double longs = 0.0;
+        (void)snprintf(number, sizeof number, "%d", step);
+        ran_ctl(&ran, "plan", number, "--config", world_path(&world, "job.conf"), "--json", NULL);
+        ran_expect(&ran, 0);
+        json_t *answer = ran_json(&ran);
+        plan_count(json_object_get(answer, "plan"), WINDOW / 4, &tokens, &longs);
+        json_decref(answer);
+        tokens_all += tokens;
+        longs_all += longs;
+        shares += longs / tokens;
+    }
+    assert_true(longs_all > 0.0 && longs_all < tokens_all);
+    ran_ctl(&ran, "simulate", "--config", world_path(&world, "job.conf"), "--steps", "3",
+            "--policies", "wlb:level,plain", "--json", NULL);
+    ran_expect(&ran, 0);
+    json_t *answer = ran_json(&ran);
+    const json_t *row = json_array_get(json_object_get(answer, "rows"), 0);
+    const json_t *plain = json_array_get(json_object_get(answer, "rows"), 1);
+    double weight = shares * tokens_all / STEPS / longs_all;
+    assert_true(fabs((double)member(row, "long_share_ppm") - 1e6 * longs_all / tokens_all) < 2.0);
+    assert_true(fabs((double)member(row, "long_weight_ppm") - 1e6 * weight) < 2000.0);
+    assert_true(weight < 0.999 || weight > 1.001);
+    assert_int_equal(member(plain, "long_weight_ppm"), 1000000); /* all steps alike */
+    json_decref(answer);
+    ran_free(&ran);
+    world_close(&world);
+}
+
 static void simulations_need_no_corpus(void **state) {
     (void)state;
     static const char *const refused[][3] = {
@@ -561,6 +616,7 @@ int main(void) {
         cmocka_unit_test(the_command_line_goes_before_the_environment),
         cmocka_unit_test(policies_are_compared_side_by_side),
         cmocka_unit_test(a_simulation_sums_up_the_plans),
+        cmocka_unit_test(a_token_of_a_long_document_weighs_what_its_steps_leave_it),
         cmocka_unit_test(simulations_need_no_corpus),
         cmocka_unit_test(a_simulation_writes_a_page_that_needs_nothing_else),
         cmocka_unit_test(the_exact_solver_stands_beside_the_rows),
