@@ -119,7 +119,10 @@ struct ballast_batch {
 struct ballast_measured {
     uint32_t index; /* of the batch */
     uint64_t attention_ns;
-    uint64_t total_ns; /* everything included */
+    uint64_t total_ns;             /* everything included */
+    const uint64_t *expert_tokens; /* tokens that each expert of this rank received, in all layers;
+                                      NULL without experts */
+    size_t experts;
 };
 
 enum ballast_event { BALLAST_BATCH = 1, BALLAST_END_OF_STEP = 2, BALLAST_END_OF_DATA = 3 };
@@ -184,7 +187,8 @@ int ballast_release(struct ballast *client, const struct ballast_batch *batch);
 int ballast_commit(struct ballast *client, uint64_t step);
 
 /* The same, with what was measured: one entry for each micro-batch of the step that this rank has a
- * time of, read during the call only. The daemon's measured balance comes from them. */
+ * time of, read during the call only. The daemon's measured balance and expert skew come from
+ * them; `ballastctl status` shows both. */
 int ballast_commit_measured(struct ballast *client, uint64_t step,
                             const struct ballast_measured *measured, size_t count);
 

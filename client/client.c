@@ -558,6 +558,8 @@ static int client_put_measured(struct ballast *client, const struct ballast_meas
         times[i].index = measured[i].index;
         times[i].attention_ns = measured[i].attention_ns;
         times[i].total_ns = measured[i].total_ns;
+        times[i].expert_tokens = (uint64_t *)(uintptr_t)measured[i].expert_tokens;
+        times[i].n_expert_tokens = measured[i].expert_tokens != NULL ? measured[i].experts : 0;
         request->measured[i] = &times[i];
     }
     request->n_measured = count;

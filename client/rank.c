@@ -19,18 +19,21 @@
 #include <time.h>
 #include <xxhash.h>
 
-#define RANK_EXIT_USAGE 2
-#define RANK_POLL_MS    100 /* how soon a signal is noticed while waiting */
-#define RANK_COLUMNS    3u
+#define RANK_EXIT_USAGE  2
+#define RANK_POLL_MS     100 /* how soon a signal is noticed while waiting */
+#define RANK_COLUMNS     3u
+#define RANK_EXPERTS_MAX 64u
 
 struct rank_arguments {
     struct ballast_options client;
     uint64_t steps;        /* from where it starts; 0: to the end of data */
     uint64_t commit_every; /* steps; 0: never */
     uint64_t think_ms;
-    const char *log_path;  /* NULL: none; "-": standard output */
-    const char *dump_path; /* NULL: none */
-    bool measured;         /* commits carry the time that each batch was held */
+    const char *log_path;                     /* NULL: none; "-": standard output */
+    const char *dump_path;                    /* NULL: none */
+    bool measured;                            /* commits carry the time that each batch was held */
+    uint64_t expert_tokens[RANK_EXPERTS_MAX]; /* and these */
+    size_t experts;
     enum ballast_type type;
 };
 
@@ -61,6 +64,7 @@ enum rank_key {
     RANK_KEY_DUMP,
     RANK_KEY_INT64,
     RANK_KEY_MEASURED,
+    RANK_KEY_EXPERT_TOKENS,
     RANK_KEY_CREDITS,
     RANK_KEY_CONNECT_TIMEOUT_MS,
     RANK_KEY_SOCKET,
@@ -81,6 +85,9 @@ static const struct argp_option rank_options[] = {
     {"think-ms", RANK_KEY_THINK_MS, "MS", 0, "Hold each batch for so long (default 0)", 2},
     {"credits", RANK_KEY_CREDITS, "N", 0, "Batches in flight (default 4)", 2},
     {"measured", RANK_KEY_MEASURED, NULL, 0, "Commit with the time that each batch was held", 2},
+    {"expert-tokens", RANK_KEY_EXPERT_TOKENS, "LIST", 0,
+     "With --measured: tokens that each expert of this rank received of each batch, with commas",
+     2},
     {"int64", RANK_KEY_INT64, NULL, 0, "Gather 64-bit integers", 2},
     {"connect-timeout-ms", RANK_KEY_CONNECT_TIMEOUT_MS, "MS", 0,
      "How long to wait for the daemon (default 30000; -1 for ever)", 2},
@@ -126,6 +133,19 @@ static uint32_t rank_parts(const struct argp_state *state, char *text) {
     return parts;
 }
 
+static void rank_experts(const struct argp_state *state, struct rank_arguments *arguments,
+                         char *text) {
+    char *rest = NULL;
+    arguments->experts = 0;
+    for (char *one = strtok_r(text, ",", &rest); one != NULL; one = strtok_r(NULL, ",", &rest)) {
+        if (arguments->experts == RANK_EXPERTS_MAX) {
+            argp_error(state, "--expert-tokens: more than %u experts", RANK_EXPERTS_MAX);
+        }
+        arguments->expert_tokens[arguments->experts++] = (uint64_t)rank_number(
+            state, "expert-tokens", one, 0, INT64_MAX);
+    }
+}
+
 static error_t rank_parse(int key, char *text, struct argp_state *state) {
     struct rank_arguments *arguments = state->input;
     struct ballast_options *client = &arguments->client;
@@ -166,6 +186,9 @@ static error_t rank_parse(int key, char *text, struct argp_state *state) {
         return 0;
     case RANK_KEY_MEASURED:
         arguments->measured = true;
+        return 0;
+    case RANK_KEY_EXPERT_TOKENS:
+        rank_experts(state, arguments, text);
         return 0;
     case RANK_KEY_INT64:
         arguments->type = BALLAST_INT64;
@@ -321,7 +344,10 @@ static uint64_t rank_now_ns(void) {
 static void rank_measure(struct rank *rank, const struct ballast_batch *batch, uint64_t begin_ns) {
     if (rank->measured_count < rank->measured_max) {
         rank->measured[rank->measured_count++] = (struct ballast_measured){
-            .index = batch->index, .total_ns = rank_now_ns() - begin_ns};
+            .index = batch->index,
+            .total_ns = rank_now_ns() - begin_ns,
+            .expert_tokens = rank->arguments.expert_tokens,
+            .experts = rank->arguments.experts};
     }
 }
 

@@ -101,6 +101,40 @@ static Ballast__V1__DatasetStatus **admin_datasets(const struct daemon *daemon, 
     return out;
 }
 
+/* `step` is one that was found; its balance only if wanted. */
+static Ballast__V1__MeasuredStep *admin_measured(const struct daemon *daemon, struct arena *arena,
+                                                 const struct measured_step *step, bool balance) {
+    Ballast__V1__MeasuredStep *out = message_create(arena, &ballast__v1__measured_step__descriptor);
+    struct measured_ratios ratios = measured_ratios(&daemon->measured, step->step);
+    if (out == NULL) {
+        return NULL;
+    }
+    out->step = step->step;
+    out->total_ppm = ratios.total_ppm;
+    out->attention_ppm = ratios.attention_ppm;
+    out->expert_ppm = ratios.expert_ppm;
+    out->input_ppm = step->input_ppm;
+    if (balance && step->planned) {
+        out->balance = message_balance(arena, &step->balance);
+        return out->balance != NULL ? out : NULL;
+    }
+    return out;
+}
+
+/* False: out of memory. */
+static bool admin_status_steps(const struct daemon *daemon, struct arena *arena,
+                               Ballast__V1__StatusResponse *out) {
+    const struct measured_step *measured = measured_newest(&daemon->measured,
+                                                           daemon->roster.committed_step);
+    out->balance = message_balance(arena, &daemon->balance);
+    out->release = message_release(arena, &daemon->release);
+    if (measured != NULL) {
+        out->measured = admin_measured(daemon, arena, measured, true);
+    }
+    return out->balance != NULL && out->release != NULL &&
+           (measured == NULL || out->measured != NULL);
+}
+
 static void admin_status_figures(struct daemon *daemon, Ballast__V1__StatusResponse *out) {
     out->version = (char *)daemon->job.version;
     out->job_digest = (ProtobufCBinaryData){16, daemon->job.job_digest};
@@ -132,12 +166,8 @@ static void admin_status(struct admin *admin, struct session *session, uint32_t 
     admin_status_figures(daemon, &out);
     out.n_datasets = catalog_count(daemon->catalog);
     out.datasets = admin_datasets(daemon, arena, state);
-    out.balance = message_balance(arena, &daemon->balance);
-    bool built = out.datasets != NULL && out.balance != NULL &&
+    bool built = out.datasets != NULL && admin_status_steps(daemon, arena, &out) &&
                  admin_ranks(&daemon->roster, arena, &out);
-    if (built) {
-        out.balance->measured_ppm = measured_ppm(&daemon->measured);
-    }
     session_answer(session, stream, built ? &out.base : NULL);
 }
 
@@ -212,6 +242,17 @@ static uint32_t admin_page(struct arena *arena, const struct step_plan *plan, ui
     return fitting;
 }
 
+/* False: out of memory. */
+static bool admin_plan_measured(const struct daemon *daemon, struct arena *arena,
+                                Ballast__V1__StepPlan *out) {
+    const struct measured_step *measured = measured_find(&daemon->measured, out->step);
+    if (measured == NULL || measured->step >= daemon->roster.committed_step) {
+        return true;
+    }
+    out->measured = admin_measured(daemon, arena, measured, false);
+    return out->measured != NULL;
+}
+
 static void admin_answer_plan(struct admin *admin, const struct admin_plan *call,
                               const struct step_plan *plan) {
     struct arena *arena = &admin->daemon->arena;
@@ -229,7 +270,8 @@ static void admin_answer_plan(struct admin *admin, const struct admin_plan *call
     }
     out.plan = message_step_plan(arena, plan, call->first, fitting, call->fragments);
     out.next = fitting < rest ? call->first + fitting : 0;
-    session_answer(call->session, call->stream, out.plan == NULL ? NULL : &out.base);
+    bool built = out.plan != NULL && admin_plan_measured(admin->daemon, arena, out.plan);
+    session_answer(call->session, call->stream, built ? &out.base : NULL);
 }
 
 /* Notes the call until its step was replayed. */

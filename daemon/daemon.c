@@ -288,7 +288,8 @@ static int daemon_open_world(struct daemon *daemon, struct error *error) {
         return error_set(error, code, "a mesh of dp %u, pp %u, cp %u, tp %u: %s", mesh.dp, mesh.pp,
                          mesh.cp, mesh.tp, strerror(-code));
     }
-    code = measured_init(&daemon->measured, daemon->roster.replicas * daemon->roster.micro_batches);
+    code = measured_init(&daemon->measured, daemon->roster.replicas, daemon->roster.micro_batches,
+                         daemon->roster.count);
     if (code < 0) {
         return error_set(error, code, "out of memory for measured times");
     }

@@ -93,7 +93,8 @@ struct daemon {
     uint64_t committed_put; /* committed_step as last given to the store */
     uint8_t *state;         /* encoded, from which planned_end is planned */
     size_t state_bytes;
-    struct balance balance; /* of the newest planned step */
+    struct balance balance; /* of the newest planned step, like the next */
+    struct release release;
     bool draining;
     bool stopping;
     bool closing; /* connections and handles go */

@@ -48,13 +48,32 @@ static uint64_t loader_delivered_step(const struct session *session) {
                                                                          : member->delivered_step;
 }
 
+static void loader_measure_plan(struct session *session, uint64_t step) {
+    const struct step_plan *plan = NULL;
+    struct error error;
+    if (step >=
+            session->world->roster->committed_step && /* later its plan may have to be replayed */
+        session->world->ops->plan(session, step, &plan, &error) == SESSION_READY) {
+        measured_add_plan(session->world->measured, plan);
+    }
+}
+
 static void loader_measure(struct session *session, const Ballast__V1__CommitRequest *request) {
-    uint32_t micro_batches = session->world->roster->micro_batches;
+    struct measured *measured = session->world->measured;
+    const struct roster *roster = session->world->roster;
+    const struct member *member = session->member;
+    if (request->n_measured == 0 ||
+        !measured_begin(measured, request->step, (uint32_t)(member - roster->members))) {
+        return;
+    }
+    loader_measure_plan(session, request->step);
     for (size_t i = 0; i < request->n_measured; i++) {
         const Ballast__V1__Measured *one = request->measured[i];
-        if (one->index < micro_batches) {
-            measured_add(session->world->measured, request->step,
-                         session->member->replica * micro_batches + one->index, one->total_ns);
+        if (one->index < roster->micro_batches) {
+            measured_add_times(measured, request->step, member->replica, one->index, one->total_ns,
+                               one->attention_ns);
+            measured_add_experts(measured, request->step, one->index, one->expert_tokens,
+                                 one->n_expert_tokens);
         }
     }
 }

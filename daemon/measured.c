@@ -6,56 +6,171 @@
 #include <stdlib.h>
 #include <string.h>
 
-int measured_init(struct measured *measured, uint32_t batches) {
-    *measured = (struct measured){.batches = batches};
-    measured->times_ns = calloc((size_t)MEASURED_STEPS * batches, sizeof *measured->times_ns);
-    return measured->times_ns == NULL ? -ENOMEM : 0;
+#define PPM               1000000u
+#define EXPERT_TOKENS_MAX (UINT64_C(1) << 40) /* more is this many: sums stay in 128 bits */
+
+typedef unsigned __int128 u128;
+
+int measured_init(struct measured *measured, uint32_t replicas, uint32_t micro_batches,
+                  uint32_t ranks) {
+    size_t times = (size_t)MEASURED_STEPS * replicas * micro_batches;
+    *measured = (struct measured){
+        .replicas = replicas, .micro_batches = micro_batches, .ranks = ranks};
+    measured->total_ns = calloc(times, sizeof *measured->total_ns);
+    measured->attention_ns = calloc(times, sizeof *measured->attention_ns);
+    measured->experts = calloc((size_t)MEASURED_STEPS * micro_batches, sizeof *measured->experts);
+    measured->reported = calloc((size_t)MEASURED_STEPS * ranks, sizeof *measured->reported);
+    if (measured->total_ns == NULL || measured->attention_ns == NULL || measured->experts == NULL ||
+        measured->reported == NULL) {
+        measured_deinit(measured);
+        return -ENOMEM;
+    }
+    return 0;
 }
 
 void measured_deinit(struct measured *measured) {
-    free(measured->times_ns);
+    free(measured->reported);
+    free(measured->experts);
+    free(measured->attention_ns);
+    free(measured->total_ns);
     *measured = (struct measured){0};
 }
 
-static uint64_t *measured_times(const struct measured *measured, uint32_t entry) {
-    return measured->times_ns + (size_t)entry * measured->batches;
+static uint32_t entry_of(uint64_t step) {
+    return (uint32_t)(step % MEASURED_STEPS);
 }
 
-void measured_add(struct measured *measured, uint64_t step, uint32_t batch, uint64_t time_ns) {
-    uint32_t entry = (uint32_t)(step % MEASURED_STEPS);
-    uint64_t *times = measured_times(measured, entry);
-    assert(batch < measured->batches);
-    if (time_ns == 0 || step < measured->steps[entry]) {
-        return;
+/* The first of a step's times, by replica and index. */
+static size_t times_of(const struct measured *measured, uint64_t step) {
+    return (size_t)entry_of(step) * measured->replicas * measured->micro_batches;
+}
+
+static struct expert_load *experts_of(const struct measured *measured, uint64_t step) {
+    return &measured->experts[(size_t)entry_of(step) * measured->micro_batches];
+}
+
+static void measured_forget(struct measured *measured, uint64_t step) {
+    size_t times = (size_t)measured->replicas * measured->micro_batches;
+    measured->steps[entry_of(step)] = (struct measured_step){.step = step};
+    memset(&measured->total_ns[times_of(measured, step)], 0, times * sizeof(uint64_t));
+    memset(&measured->attention_ns[times_of(measured, step)], 0, times * sizeof(uint64_t));
+    memset(experts_of(measured, step), 0, measured->micro_batches * sizeof *measured->experts);
+    memset(&measured->reported[(size_t)entry_of(step) * measured->ranks], 0,
+           measured->ranks * sizeof *measured->reported);
+}
+
+bool measured_begin(struct measured *measured, uint64_t step, uint32_t rank) {
+    struct measured_step *entry = &measured->steps[entry_of(step)];
+    bool *reported = &measured->reported[(size_t)entry_of(step) * measured->ranks + rank];
+    assert(rank < measured->ranks);
+    if (step < entry->step) {
+        return false;
     }
-    if (step > measured->steps[entry]) {
-        measured->steps[entry] = step;
-        measured->known[entry] = 0;
-        memset(times, 0, measured->batches * sizeof *times);
+    if (step > entry->step) {
+        measured_forget(measured, step);
     }
-    measured->known[entry] += times[batch] == 0;
-    if (time_ns > times[batch]) {
-        times[batch] = time_ns;
+    if (*reported) {
+        return false;
+    }
+    *reported = true;
+    entry->reports++;
+    return true;
+}
+
+void measured_add_times(struct measured *measured, uint64_t step, uint32_t replica, uint32_t index,
+                        uint64_t total_ns, uint64_t attention_ns) {
+    size_t at = times_of(measured, step) + (size_t)replica * measured->micro_batches + index;
+    assert(replica < measured->replicas && index < measured->micro_batches);
+    if (total_ns > measured->total_ns[at]) {
+        measured->total_ns[at] = total_ns;
+    }
+    if (attention_ns > measured->attention_ns[at]) {
+        measured->attention_ns[at] = attention_ns;
     }
 }
 
-uint64_t measured_ppm(const struct measured *measured) {
-    uint32_t newest = MEASURED_STEPS;
+void measured_add_experts(struct measured *measured, uint64_t step, uint32_t index,
+                          const uint64_t *tokens, size_t count) {
+    struct expert_load *load = &experts_of(measured, step)[index];
+    assert(index < measured->micro_batches);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t one = tokens[i] < EXPERT_TOKENS_MAX ? tokens[i] : EXPERT_TOKENS_MAX;
+        load->largest = one > load->largest ? one : load->largest;
+        load->tokens += one;
+    }
+    load->experts += count;
+}
+
+/* Of the replicas' micro-batches of one index the largest, for every index. */
+static uint64_t input_ppm(const struct step_plan *plan) {
+    uint32_t indexes = plan->micro_batch_count / plan->dp;
+    u128 largest = 0;
+    for (uint32_t index = 0; index < indexes; index++) {
+        uint64_t most = 0;
+        for (uint32_t dp = 0; dp < plan->dp; dp++) {
+            uint64_t tokens = plan->micro_batches[dp * indexes + index].tokens;
+            most = tokens > most ? tokens : most;
+        }
+        largest += most;
+    }
+    return plan->tokens > 0 ? (uint64_t)(largest * plan->dp * PPM / plan->tokens) : PPM;
+}
+
+void measured_add_plan(struct measured *measured, const struct step_plan *plan) {
+    struct measured_step *entry = &measured->steps[entry_of(plan->step)];
+    assert(entry->step == plan->step);
+    entry->planned = true;
+    entry->balance = plan->balance;
+    entry->input_ppm = input_ppm(plan);
+}
+
+const struct measured_step *measured_newest(const struct measured *measured, uint64_t committed) {
+    const struct measured_step *newest = NULL;
     for (uint32_t i = 0; i < MEASURED_STEPS; i++) {
-        if (measured->known[i] == measured->batches &&
-            (newest == MEASURED_STEPS || measured->steps[i] > measured->steps[newest])) {
-            newest = i;
+        const struct measured_step *entry = &measured->steps[i];
+        if (entry->reports > 0 && entry->step < committed &&
+            (newest == NULL || entry->step > newest->step)) {
+            newest = entry;
         }
     }
-    if (newest == MEASURED_STEPS) {
-        return 0;
-    }
-    const uint64_t *times = measured_times(measured, newest);
+    return newest;
+}
+
+const struct measured_step *measured_find(const struct measured *measured, uint64_t step) {
+    const struct measured_step *entry = &measured->steps[entry_of(step)];
+    return entry->reports > 0 && entry->step == step ? entry : NULL;
+}
+
+/* 0 unless all are known. */
+static uint64_t times_ppm(const uint64_t *times_ns, uint32_t count) {
     uint64_t largest = 0;
-    unsigned __int128 sum = 0;
-    for (uint32_t i = 0; i < measured->batches; i++) {
-        largest = times[i] > largest ? times[i] : largest;
-        sum += times[i];
+    u128 sum = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (times_ns[i] == 0) {
+            return 0;
+        }
+        largest = times_ns[i] > largest ? times_ns[i] : largest;
+        sum += times_ns[i];
     }
-    return (uint64_t)((unsigned __int128)largest * measured->batches * 1000000u / sum);
+    return (uint64_t)((u128)largest * count * PPM / sum);
+}
+
+static uint64_t experts_ppm(const struct expert_load *loads, uint32_t count) {
+    u128 largest = 0;
+    u128 sum = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        largest += (u128)loads[i].largest * loads[i].experts;
+        sum += loads[i].tokens;
+    }
+    return sum > 0 ? (uint64_t)(largest * PPM / sum) : 0;
+}
+
+struct measured_ratios measured_ratios(const struct measured *measured, uint64_t step) {
+    uint32_t times = measured->replicas * measured->micro_batches;
+    assert(measured_find(measured, step) != NULL);
+    return (struct measured_ratios){
+        .total_ppm = times_ppm(&measured->total_ns[times_of(measured, step)], times),
+        .attention_ppm = times_ppm(&measured->attention_ns[times_of(measured, step)], times),
+        .expert_ppm = experts_ppm(experts_of(measured, step), measured->micro_batches),
+    };
 }

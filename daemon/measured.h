@@ -1,30 +1,73 @@
-/* measured: how long micro-batches really took, as trainers say with Commit.
+/* measured: how long micro-batches really took and what experts received, as trainers say with
+ * Commit.
  *
- * For each of the last steps and each local micro-batch the slowest rank's time counts; a step has
- * a ratio when all of its local micro-batches were measured. Told, never acted on: plans do not
- * depend on it. Loop thread only. */
+ * For each of the last steps: of each local micro-batch the slowest rank's times, and by index the
+ * fullest expert among all ranks. A rank reports a step once; repeated commits change nothing.
+ * Told, never acted on: plans do not depend on it. Loop thread only. */
 #ifndef BALLAST_DAEMON_MEASURED_H
 #define BALLAST_DAEMON_MEASURED_H
 
-#include <stdint.h>
+#include "planner/plan.h"
 
-#define MEASURED_STEPS 8u
+#include <stdbool.h>
+
+#define MEASURED_STEPS 16u
+
+/* Sums over micro-batches of one index. */
+struct expert_load {
+    uint64_t largest; /* tokens of one expert */
+    uint64_t experts;
+    unsigned __int128 tokens;
+};
+
+struct measured_step {
+    uint64_t step;
+    uint32_t reports; /* ranks that reported; 0: nothing is known of the step */
+    bool planned;     /* the next two are known */
+    uint64_t input_ppm;
+    struct balance balance;
+};
 
 struct measured {
-    uint32_t batches;               /* of a step, local */
-    uint64_t steps[MEASURED_STEPS]; /* which; entries are replaced round robin by step */
-    uint32_t known[MEASURED_STEPS]; /* micro-batches with a time */
-    uint64_t *times_ns;             /* MEASURED_STEPS * batches; 0: not measured */
+    uint32_t replicas;                          /* local */
+    uint32_t micro_batches;                     /* of each */
+    uint32_t ranks;                             /* local */
+    struct measured_step steps[MEASURED_STEPS]; /* replaced round robin by step */
+    uint64_t *total_ns; /* by step, replica, index; 0: not measured; like the next */
+    uint64_t *attention_ns;
+    struct expert_load *experts; /* by step, index */
+    bool *reported;              /* by step, rank */
+};
+
+/* What is known of a step, ppm as in ballast.proto's MeasuredStep. */
+struct measured_ratios {
+    uint64_t total_ppm;
+    uint64_t attention_ppm;
+    uint64_t expert_ppm;
 };
 
 /* -ENOMEM. */
-int measured_init(struct measured *measured, uint32_t batches);
+int measured_init(struct measured *measured, uint32_t replicas, uint32_t micro_batches,
+                  uint32_t ranks);
 void measured_deinit(struct measured *measured); /* fine for a zeroed one */
 
-/* A rank's time of a local micro-batch (< batches); 0 is none. */
-void measured_add(struct measured *measured, uint64_t step, uint32_t batch, uint64_t time_ns);
+/* Begins a rank's report (< ranks); false: it reported this step already, or the step is forgotten
+ * for newer ones, and nothing may be added. */
+bool measured_begin(struct measured *measured, uint64_t step, uint32_t rank);
 
-/* Largest time to the mean, in ppm, of the newest step that has all; 0 without any. */
-uint64_t measured_ppm(const struct measured *measured);
+/* After measured_begin, of that step. Times of 0 are none. */
+void measured_add_times(struct measured *measured, uint64_t step, uint32_t replica, uint32_t index,
+                        uint64_t total_ns, uint64_t attention_ns);
+void measured_add_experts(struct measured *measured, uint64_t step, uint32_t index,
+                          const uint64_t *tokens, size_t count);
+void measured_add_plan(struct measured *measured, const struct step_plan *plan);
+
+/* The newest step before `committed` of which something was reported; NULL without any. */
+const struct measured_step *measured_newest(const struct measured *measured, uint64_t committed);
+
+/* The same for one step. */
+const struct measured_step *measured_find(const struct measured *measured, uint64_t step);
+
+struct measured_ratios measured_ratios(const struct measured *measured, uint64_t step);
 
 #endif

@@ -128,8 +128,8 @@ struct session_world {
     const struct session_job *job;
     const struct session_progress *progress;
     struct roster *roster;
-    struct measured *measured; /* micro_batches per local replica, replica-major */
-    struct arena *arena;       /* for one message at a time, coming or going */
+    struct measured *measured;
+    struct arena *arena; /* for one message at a time, coming or going */
 };
 
 struct session_peer {

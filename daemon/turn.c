@@ -55,6 +55,7 @@ static void turn_measure(struct daemon *daemon, const struct ahead_result *resul
     const struct step_plan *plan = result->plan;
     samples_add(&daemon->plan_ns, plan->plan_ns);
     daemon->balance = plan->balance;
+    daemon->release = plan->release;
     turn_use(&daemon->in_hand, result->in_hand);
     turn_use(&daemon->backlog, plan->release.waiting_tokens / daemon->config->plan.step_tokens);
     turn_use(&daemon->documents, plan->document_count);

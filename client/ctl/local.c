@@ -279,8 +279,8 @@ static int local_delays(struct ctl *ctl, Ballast__V1__DelaysResponse **out) {
     return 0;
 }
 
-/* The balance of the newest planned step. */
-static int local_balance(struct ctl *ctl, Ballast__V1__Balance **out) {
+/* Balance and release of the newest planned step. */
+static int local_newest(struct ctl *ctl, Ballast__V1__StatusResponse *status) {
     struct local *local = ctl->local;
     uint64_t end = local->summary.steps_end;
     struct store_step row = {.balance = balance_of_nothing};
@@ -288,8 +288,9 @@ static int local_balance(struct ctl *ctl, Ballast__V1__Balance **out) {
     if (found < 0) {
         return found;
     }
-    *out = message_balance(&ctl->arena, &row.balance);
-    return *out == NULL ? no_memory(ctl) : 0;
+    status->balance = message_balance(&ctl->arena, &row.balance);
+    status->release = message_release(&ctl->arena, &row.release);
+    return status->balance == NULL || status->release == NULL ? no_memory(ctl) : 0;
 }
 
 static void status_fill(struct ctl *ctl, Ballast__V1__StatusResponse *status) {
@@ -321,7 +322,7 @@ static int local_status(struct ctl *ctl, Ballast__V1__StatusResponse **out) {
     }
     response->datasets = datasets;
     status_fill(ctl, response);
-    rc = local_balance(ctl, &response->balance);
+    rc = local_newest(ctl, response);
     if (rc == 0) {
         *out = response;
     }

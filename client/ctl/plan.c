@@ -140,10 +140,10 @@ static void print_head(const Ballast__V1__StepPlan *plan) {
     printf("tokens   %" PRIu64 " and %" PRIu64 " of padding in %zu documents, %" PRIu64 " labels\n",
            plan_tokens(plan), plan_pad_tokens(plan), plan_documents(plan), plan->label_tokens);
     print_balance(&balance);
-    printf("outliers %" PRIu64 " released, %" PRIu64 " early, %" PRIu64 " forced\n"
-           "waiting  %s tokens, %" PRIu64 " documents left over\n",
-           release.outliers, release.early, release.forced,
-           units_count(release.waiting_tokens).text, release.leftovers);
+    if (plan->measured != NULL) {
+        print_measured(plan->measured);
+    }
+    print_release(&release);
 }
 
 /* "-" for a layout of a newer daemon. */

@@ -31,11 +31,40 @@ void print_summary_json(struct json *json, const struct summary *summary) {
 }
 
 void print_balance(const Ballast__V1__Balance *balance) {
-    printf("balance  total %s, attention %s, context %s\n"
+    printf("balance  total %s, predicted %s, attention %s, context %s\n"
            "bounds   best possible total %s, attention in reading order %s\n",
-           units_ratio(balance->total_ppm).text, units_ratio(balance->attention_ppm).text,
-           units_ratio(balance->context_ppm).text, units_ratio(balance->bound_ppm).text,
-           units_ratio(balance->original_ppm).text);
+           units_ratio(balance->total_ppm).text, units_ratio(balance->predicted_ppm).text,
+           units_ratio(balance->attention_ppm).text, units_ratio(balance->context_ppm).text,
+           units_ratio(balance->bound_ppm).text, units_ratio(balance->original_ppm).text);
+}
+
+void print_release(const Ballast__V1__Release *release) {
+    printf("release  allowance %s, urgency %s\n"
+           "outliers %" PRIu64 " released, %" PRIu64 " early, %" PRIu64 " forced\n"
+           "waiting  %s tokens, %" PRIu64 " documents left over\n",
+           units_share(release->allowance_ppm).text, units_share(release->urgency_ppm).text,
+           release->outliers, release->early, release->forced,
+           units_count(release->waiting_tokens).text, release->leftovers);
+}
+
+/* "-" for what was not measured. */
+static struct units measured_ratio(uint64_t ppm) {
+    static const struct units none = {"-"};
+    return ppm > 0 ? units_ratio(ppm) : none;
+}
+
+void print_measured(const Ballast__V1__MeasuredStep *measured) {
+    printf("measured step %" PRIu64 ": total %s, attention %s", measured->step,
+           measured_ratio(measured->total_ppm).text, measured_ratio(measured->attention_ppm).text);
+    if (measured->balance != NULL) {
+        printf("; planned %s, %s", units_ratio(measured->balance->total_ppm).text,
+               units_ratio(measured->balance->attention_ppm).text);
+    }
+    putchar('\n');
+    if (measured->expert_ppm > 0) {
+        printf("experts  tokens %s, of the input %s\n", units_ratio(measured->expert_ppm).text,
+               measured_ratio(measured->input_ppm).text);
+    }
 }
 
 void print_datasets(Ballast__V1__DatasetStatus *const *datasets, size_t count) {

@@ -17,6 +17,12 @@ void print_summary_json(struct json *json, const struct summary *summary);
 /* Two lines: how even the work is, and what it could be and would have been. */
 void print_balance(const Ballast__V1__Balance *balance);
 
+/* Three lines: what was let go, and why; what waits. */
+void print_release(const Ballast__V1__Release *release);
+
+/* One line, and another of experts when they were reported. */
+void print_measured(const Ballast__V1__MeasuredStep *measured);
+
 /* The datasets' counters as a table on stdout. */
 void print_datasets(Ballast__V1__DatasetStatus *const *datasets, size_t count);
 

@@ -119,6 +119,14 @@ static uint64_t ppm_of(uint64_t part, uint64_t whole) {
     return whole == 0 ? 1000000 : (uint64_t)((unsigned __int128)part * 1000000 / whole);
 }
 
+static uint64_t histogram_tokens(const Ballast__V1__DatasetDelay *delay) {
+    uint64_t tokens = 0;
+    for (size_t i = 0; i < delay->n_histogram; i++) {
+        tokens += delay->histogram[i];
+    }
+    return tokens;
+}
+
 static void print_delays(const Ballast__V1__DelaysResponse *response) {
     static const struct table_column columns[] = {
         {"NAME", TABLE_LEFT, 0}, {"MEAN", TABLE_RIGHT, 0}, {"P50", TABLE_RIGHT, 0},
@@ -128,10 +136,7 @@ static void print_delays(const Ballast__V1__DelaysResponse *response) {
     table_init(&table, columns, sizeof columns / sizeof columns[0]);
     for (size_t i = 0; i < response->n_datasets; i++) {
         const Ballast__V1__DatasetDelay *delay = response->datasets[i];
-        uint64_t tokens = 0;
-        for (size_t j = 0; j < delay->n_histogram; j++) {
-            tokens += delay->histogram[j];
-        }
+        uint64_t tokens = histogram_tokens(delay);
         table_cell(&table, "%s", delay->name);
         table_cell(&table, "%s", units_milli(delay->mean_milli).text);
         table_cell(&table, "%" PRIu64, delay->p50);
@@ -140,6 +145,54 @@ static void print_delays(const Ballast__V1__DelaysResponse *response) {
         table_cell(
             &table, "%s",
             units_share(ppm_of(delay->n_histogram > 0 ? delay->histogram[0] : 0, tokens)).text);
+    }
+    table_print(&table, stdout);
+    table_deinit(&table);
+}
+
+/* Delays of 0, 1, 2, then 3-4, 5-8, 9-16 and so on; `last` has no end. */
+static void histogram_cells(struct table *table, const Ballast__V1__DatasetDelay *delay,
+                            uint64_t tokens) {
+    static const char bar[] = "##############################";
+    size_t last = delay->n_histogram - 1;
+    size_t end = 0;
+    for (size_t begin = 0; begin <= last; begin = end) {
+        uint64_t held = 0;
+        end = begin < 3 ? begin + 1 : 2 * begin - 1;
+        end = end > last ? last : end;
+        end = begin == last ? last + 1 : end;
+        for (size_t i = begin; i < end; i++) {
+            held += delay->histogram[i];
+        }
+        if (held == 0) {
+            continue;
+        }
+        uint64_t share = ppm_of(held, tokens);
+        table_cell(table, "%s", delay->name);
+        if (end - begin > 1) {
+            table_cell(table, "%zu-%zu", begin, end - 1);
+        } else {
+            table_cell(table, "%zu%s", begin, begin == last ? "+" : "");
+        }
+        table_cell(table, "%s", units_count(held).text);
+        table_cell(table, "%s", units_share(share).text);
+        table_cell(table, "%.*s", (int)((share * (sizeof bar - 1) + 500000) / 1000000), bar);
+    }
+}
+
+static void print_histograms(const Ballast__V1__DelaysResponse *response) {
+    static const struct table_column columns[] = {
+        {"NAME", TABLE_LEFT, 0},   {"DELAY", TABLE_RIGHT, 0}, {"TOKENS", TABLE_RIGHT, 0},
+        {"SHARE", TABLE_RIGHT, 0}, {"", TABLE_LEFT, 0},
+    };
+    struct table table;
+    table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (size_t i = 0; i < response->n_datasets; i++) {
+        const Ballast__V1__DatasetDelay *delay = response->datasets[i];
+        uint64_t tokens = histogram_tokens(delay);
+        if (tokens > 0) {
+            histogram_cells(&table, delay, tokens);
+        }
     }
     table_print(&table, stdout);
     table_deinit(&table);
@@ -159,6 +212,8 @@ int ctl_delays(struct ctl *ctl, int argc, char **argv) {
         print_message(&response->base);
     } else {
         print_delays(response);
+        putchar('\n');
+        print_histograms(response);
     }
     return 0;
 }

@@ -15,12 +15,6 @@ static size_t ranks_connected(const Ballast__V1__StatusResponse *status) {
     return connected;
 }
 
-static void print_measured(const Ballast__V1__Balance *balance) {
-    if (balance->measured_ppm > 0) {
-        printf("measured total %s\n", units_ratio(balance->measured_ppm).text);
-    }
-}
-
 static void print_daemon(const Ballast__V1__StatusResponse *status) {
     printf("daemon   %s, version %s, up %s, generation %" PRIu64 "\n", status->state,
            status->version, units_age(status->uptime_ms).text, status->generation);
@@ -32,7 +26,14 @@ static void print_daemon(const Ballast__V1__StatusResponse *status) {
     printf("ranks    %zu connected of %u\n", ranks_connected(status), status->ranks_expected);
     if (status->balance != NULL) {
         print_balance(status->balance);
-        print_measured(status->balance);
+    }
+    if (status->measured != NULL) {
+        print_measured(status->measured);
+    }
+    if (status->release != NULL) {
+        print_release(status->release);
+    }
+    if (status->balance != NULL) {
         printf("delay    mean %s steps, at most %" PRIu64 "\n",
                units_milli(status->balance->delay_mean_milli).text, status->balance->delay_max);
     }

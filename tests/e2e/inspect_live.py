@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """What an operator sees, while ranks are served and with the daemon down; and what memory is used."""
 
+import json
 import os
 import re
 import signal
@@ -60,16 +61,110 @@ def settled(world):
     return seen
 
 
-def test_times_that_ranks_report_make_the_measured_balance():
+def expert_skew(loads):
+    """Over [[tokens of experts] of a rank], the same in every micro-batch: largest to mean."""
+    every = [tokens for rank in loads for tokens in rank]
+    return max(every) * len(every) * 1000000 // sum(every)
+
+
+def input_skew(plan):
+    """Of the replicas' micro-batches of one index the largest, summed, to the mean."""
+    by_index = {}
+    for mb in plan["micro_batches"]:
+        by_index.setdefault(mb["index"], []).append(mb["tokens"])
+    replicas = len(by_index[0])
+    return sum(max(tokens) for tokens in by_index.values()) * replicas * 1000000 \
+        // sum(sum(tokens) for tokens in by_index.values())
+
+
+def test_what_ranks_report_stands_beside_what_was_planned():
+    loads = {(d, c): [100 + 10 * d, 50 * (c + 1)] for d in range(2) for c in range(2)}
     with small_world() as world:
         world.start()
-        for place in ((0, 20), (1, 60)):
-            world.rank(place[0], cp=0, steps=2, think_ms=place[1], measured=True)
+        for (d, c), tokens in loads.items():
+            world.rank(d, cp=c, steps=3, think_ms=20 + 40 * d, measured=True,
+                       expert_tokens=",".join(map(str, tokens)))
         for rank in world.ranks:
             rank.finish(60)
-        measured = world.live("status")["balance"]["measured_ppm"]
-        assert 1300000 < measured < 1600000, measured  # 60 over the mean of 20 and 60
-        assert "measured total 1." in world.ctl("--socket", world.socket, "status").stdout
+        status = world.live("status")
+        measured = status["measured"]
+        assert measured["step"] == status["committed_step"] - 1 == 2, measured
+        assert 1300000 < measured["total_ppm"] < 1600000, measured  # 60 over the mean of 20 and 60
+        assert measured["attention_ppm"] == 0, "ranks that think have no attention"
+        assert measured["expert_ppm"] == expert_skew(loads.values()), measured
+        plan = world.live("plan", 2)["plan"]
+        alone = world.plan(2)
+        assert measured["input_ppm"] == input_skew(alone) > 1000000
+        assert measured["balance"] == alone["balance"] == plan["balance"]
+        assert plan["measured"] == {**measured, "balance": None} and alone["measured"] is None
+        newest = world.live("plan", status["next_step"] - 1)["plan"]
+        assert newest["measured"] is None, "it is not committed"
+        assert (status["balance"], status["release"]) == (newest["balance"], newest["release"])
+
+        def shown(ppm):
+            return f"{ppm // 1000000}.{ppm % 1000000 // 1000:03}"
+
+        text = world.ctl("--socket", world.socket, "status").stdout
+        expected = [f"balance  total {shown(newest['balance']['total_ppm'])}, predicted "
+                    f"{shown(newest['balance']['predicted_ppm'])}",
+                    f"measured step 2: total {shown(measured['total_ppm'])}, attention -; planned "
+                    f"{shown(alone['balance']['total_ppm'])}",
+                    f"experts  tokens {shown(measured['expert_ppm'])}, of the input {shown(measured['input_ppm'])}",
+                    "release  allowance ", ", urgency ", f", {newest['release']['forced']} forced"]
+        for one in expected:
+            assert one in text, (one, text)
+        assert all(len(line) <= 80 for line in text.splitlines()), text
+        text = world.ctl("--socket", world.socket, "plan", 2).stdout
+        for one in ("predicted ", "measured step 2: total ", "experts  tokens ", "release  allowance "):
+            assert one in text, (one, text)
+        world.stop()
+
+
+def delays_of(plans, documents_of):
+    """{dataset: [tokens by delay]} of plans."""
+    delays = {}
+    for plan in plans:
+        for mb in plan["micro_batches"]:
+            for d in mb["documents"]:
+                delay = max(0, plan["step"] - d["nominal_step"])
+                counts = delays.setdefault(documents_of[d["dataset"]], [0] * 65)
+                counts[min(delay, 64)] += d["length"]
+    return delays
+
+
+def test_delays_are_counted_by_dataset():
+    with World() as world:
+        datasets = []
+        for name, longest, seed in (("long", 8000, 6), ("short", 700, 7)):
+            prefix = os.path.join(world.dir, name)
+            write_corpus(prefix, synthetic_documents(seed, 1200, longest))
+            datasets.append((name, prefix, 1))
+        world.config(datasets, {"plan": {"window": 8192, "micro_batches": 8}, "parallel": {"dp": 2}})
+        world.start()
+        for d in range(2):
+            world.rank(d, steps=12)
+        for rank in world.ranks:
+            rank.finish(60)
+        steps = settled(world)["next_step"]
+        delays = world.live("delays")["datasets"]
+        done = world.ctl("--json", "--config", world.config_path, "plan", "--steps", f"0..{steps - 1}").stdout
+        expected = delays_of(json.loads(done)["steps"], ["long", "short"])
+        assert [d["name"] for d in delays] == ["long", "short"]
+        for dataset in delays:
+            counts = expected[dataset["name"]]
+            assert dataset["histogram"] == counts, (dataset, counts)
+            total = sum(counts)
+            assert dataset["mean_milli"] == sum(i * n for i, n in enumerate(counts)) * 1000 // total
+            assert dataset["max"] == max(i for i, n in enumerate(counts) if n > 0)
+            for percent in (50, 99):
+                at = next(i for i in range(65) if sum(counts[: i + 1]) * 100 >= total * percent)
+                assert dataset[f"p{percent}"] == at, (dataset, percent)
+        assert delays[0]["mean_milli"] > delays[1]["mean_milli"], "long documents wait"
+        text = world.ctl("--socket", world.socket, "delays").stdout
+        rows = [line.split() for line in text.split("\n\n")[1].splitlines()]
+        assert rows[0] == ["NAME", "DELAY", "TOKENS", "SHARE", "-"] or rows[0] == ["NAME", "DELAY", "TOKENS", "SHARE"]
+        assert {row[0] for row in rows[1:]} == {"long", "short"} and rows[1][1] == "0"
+        assert all(len(line) <= 80 for line in text.splitlines()), text
         world.stop()
 
 
@@ -96,7 +191,7 @@ def inspect_live_and_down(policy):
         status = world.live("status")
         assert status["state"] == "serving" and len(status["ranks"]) == status["ranks_expected"] == 4
         assert status["plan_ns_p99"] >= status["plan_ns_p50"] > 0
-        assert status["balance"]["measured_ppm"] == 0, "nobody measured"
+        assert status["measured"] is None, "nobody measured"
         assert status["io_backend"] in ("io_uring", "pread")
         world.ctl("--socket", world.socket, "health")
         corpus = world.live("corpus")["datasets"][0]
@@ -126,7 +221,7 @@ def inspect_live_and_down(policy):
         stored = down("status")
         assert stored["state"] == "stopped" and stored["committed_step"] > 0
         for name in ("job_digest", "next_step", "committed_step", "durable_step", "generation", "profile",
-                     "datasets", "balance", "ranks_expected"):
+                     "datasets", "balance", "release", "ranks_expected"):
             assert stored[name] == last[name], name
         again = down("plan", stored["committed_step"])["plan"]
         assert again["digest"] == world.plan(stored["committed_step"])["digest"]

@@ -286,9 +286,11 @@ static void serve_a_measured_commit(struct fake *fake) {
         fake, "Commit", &ballast__v1__commit_request__descriptor, &call);
     FAKE_CHECK(request->step == 2 && request->n_measured == 2);
     FAKE_CHECK(request->measured[0]->index == 1 && request->measured[0]->attention_ns == 50 &&
-               request->measured[0]->total_ns == 70);
+               request->measured[0]->total_ns == 70 && request->measured[0]->n_expert_tokens == 2 &&
+               request->measured[0]->expert_tokens[1] == 9);
     FAKE_CHECK(request->measured[1]->index == 0 && request->measured[1]->attention_ns == 0 &&
-               request->measured[1]->total_ns == UINT64_MAX);
+               request->measured[1]->total_ns == UINT64_MAX &&
+               request->measured[1]->n_expert_tokens == 0);
     Ballast__V1__CommitResponse response = BALLAST__V1__COMMIT_RESPONSE__INIT;
     fake_respond(fake, call, &response.base);
     while (fake_receive(fake, &header, &data)) {
@@ -299,8 +301,10 @@ static void measured_times_travel_with_the_commit(void **state) {
     (void)state;
     struct fake fake;
     struct world_memory memory;
-    const struct ballast_measured measured[] = {{.index = 1, .attention_ns = 50, .total_ns = 70},
-                                                {.index = 0, .total_ns = UINT64_MAX}};
+    const uint64_t tokens[] = {8, 9};
+    const struct ballast_measured measured[] = {
+        {.index = 1, .attention_ns = 50, .total_ns = 70, .expert_tokens = tokens, .experts = 2},
+        {.index = 0, .total_ns = UINT64_MAX}};
     world_memory_create(&memory, WORLD_SLOTS * WORLD_SLOT_BYTES);
     fake_start(&fake, serve_a_measured_commit, &memory);
     struct ballast_options options = options_for(&fake);

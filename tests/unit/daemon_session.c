@@ -648,38 +648,85 @@ static void after_a_restart_a_rank_may_commit_what_it_says_it_was_given(void **s
     expect_status(at, commit(at, 5), STATUS_OUT_OF_RANGE);
 }
 
+/* A step has two micro-batches: what is said of a third is ignored. */
 static void commit_measured(struct world_session *at, uint64_t step, uint64_t first,
-                            uint64_t second) {
+                            uint64_t second, uint64_t expert) {
     Ballast__V1__CommitRequest request = BALLAST__V1__COMMIT_REQUEST__INIT;
     Ballast__V1__Measured times[3], *measured[3];
+    uint64_t experts[2] = {expert, 10};
     for (uint32_t i = 0; i < 3; i++) {
         ballast__v1__measured__init(&times[i]);
         times[i].index = i;
+        times[i].attention_ns = 7;
+        times[i].expert_tokens = experts;
+        times[i].n_expert_tokens = expert > 0 ? 2 : 0;
         measured[i] = &times[i];
     }
     times[0].total_ns = first;
     times[1].total_ns = second;
-    times[2].total_ns = 99999; /* a step has two micro-batches */
+    times[2].total_ns = 99999;
     request.step = step;
     request.n_measured = 3;
     request.measured = measured;
     world_call(at, SESSION_LOADER, "Commit", 0, &request.base);
 }
 
-static void measured_times_become_a_ratio_when_a_step_is_complete(void **state) {
+static void expect_measured(uint64_t step, uint64_t total_ppm, uint64_t attention_ppm,
+                            uint64_t expert_ppm) {
+    assert_non_null(measured_find(&world.measured, step));
+    struct measured_ratios ratios = measured_ratios(&world.measured, step);
+    assert_int_equal(ratios.total_ppm, total_ppm);
+    assert_int_equal(ratios.attention_ppm, attention_ppm);
+    assert_int_equal(ratios.expert_ppm, expert_ppm);
+}
+
+static void measured_times_become_ratios_when_a_step_is_complete(void **state) {
     (void)state;
     struct world_session *a = streaming(0, 0, 0, 4);
     struct world_session *b = streaming(1, 1, 0, 4);
     struct world_session *c = streaming(2, 1, 1, 4);
     world_pump(&world);
-    commit_measured(a, 0, 100, 100);
-    assert_int_equal(measured_ppm(&world.measured), 0);
-    commit_measured(b, 0, 100, 60);
-    assert_int_equal(measured_ppm(&world.measured), 1111111);
-    commit_measured(c, 0, 100, 100);
-    assert_int_equal(measured_ppm(&world.measured), 1000000);
-    commit_measured(a, 1, 500, 0);
-    assert_int_equal(measured_ppm(&world.measured), 1000000);
+    commit_measured(a, 0, 100, 100, 0);
+    expect_measured(0, 0, 0, 0);
+    commit_measured(b, 0, 100, 60, 0);
+    expect_measured(0, 1111111, 1000000, 0);
+    commit_measured(b, 0, 900, 900, 5); /* again: the first report counts */
+    expect_measured(0, 1111111, 1000000, 0);
+    commit_measured(c, 0, 100, 100, 0);
+    expect_measured(0, 1000000, 1000000, 0);
+    commit_measured(a, 1, 500, 0, 0);
+    expect_measured(1, 0, 0, 0);
+    assert_null(measured_newest(&world.measured, 0));
+    assert_int_equal(measured_newest(&world.measured, 1)->step, 0);
+    assert_int_equal(measured_newest(&world.measured, 2)->step, 1);
+}
+
+static void the_fullest_expert_stands_beside_the_mean_of_all(void **state) {
+    (void)state;
+    struct world_session *a = streaming(0, 0, 0, 4);
+    struct world_session *b = streaming(1, 1, 0, 4);
+    world_pump(&world);
+    commit_measured(a, 0, 1, 1, 30);
+    expect_measured(0, 0, 0, 1500000); /* 30 of the mean of 30 and 10 */
+    commit_measured(b, 0, 1, 1, 10);
+    expect_measured(0, 1000000, 1000000, 2000000); /* of 30, 10, 10 and 10 */
+    commit_measured(a, 1, 1, 1, UINT64_MAX);
+    expect_measured(1, 0, 0, 1999999);
+    assert_true(measured_find(&world.measured, 0)->planned);
+}
+
+static void a_step_is_forgotten_for_a_newer_one_in_its_place(void **state) {
+    (void)state;
+    struct measured *measured = &world.measured;
+    assert_true(measured_begin(measured, 3, 0));
+    measured_add_times(measured, 3, 0, 0, 5, 5);
+    assert_false(measured_begin(measured, 3, 0));
+    assert_true(measured_begin(measured, 3, 1));
+    assert_true(measured_begin(measured, 3 + MEASURED_STEPS, 0));
+    assert_false(measured_begin(measured, 3, 2));
+    assert_null(measured_find(measured, 3));
+    expect_measured(3 + MEASURED_STEPS, 0, 0, 0);
+    assert_null(measured_newest(measured, 3 + MEASURED_STEPS));
 }
 
 static void a_commit_that_takes_longer_than_its_timeout_says_so(void **state) {
@@ -929,7 +976,9 @@ int main(void) {
         TEST(only_delivered_steps_can_be_committed),
         TEST(a_rank_that_reconnects_may_commit_what_it_was_given_before),
         TEST(after_a_restart_a_rank_may_commit_what_it_says_it_was_given),
-        TEST(measured_times_become_a_ratio_when_a_step_is_complete),
+        TEST(measured_times_become_ratios_when_a_step_is_complete),
+        TEST(the_fullest_expert_stands_beside_the_mean_of_all),
+        TEST(a_step_is_forgotten_for_a_newer_one_in_its_place),
         TEST(a_commit_that_takes_longer_than_its_timeout_says_so),
         TEST(unanswered_commits_are_bounded),
         TEST(a_silent_rank_is_cut_when_others_wait_for_it_and_not_before),
