@@ -2,6 +2,7 @@
 #include "daemon/ahead.h"
 
 #include "daemon/clock.h"
+#include "daemon/failpoint.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -60,8 +61,11 @@ uint8_t *ahead_encode(const struct plan_state *state, size_t *bytes) {
 static void ahead_plan(struct ahead *ahead, struct ahead_result *result) {
     uint64_t start_ns = clock_ns();
     result->step = ahead->state->step;
-    int code = plan_step(ahead->planner, ahead->state, ahead->scratch, &result->plan,
+    int code = FAILPOINT_ERROR(plan_before, &result->error);
+    if (code == 0) {
+        code = plan_step(ahead->planner, ahead->state, ahead->scratch, &result->plan,
                          &result->error);
+    }
     if (code <= 0) {
         result->kind = code == 0 ? AHEAD_ENDED : AHEAD_FAILED;
         ahead->over = true;
@@ -79,18 +83,19 @@ static void ahead_plan(struct ahead *ahead, struct ahead_result *result) {
     struct plan_state *state = ahead->state;
     ahead->state = ahead->scratch;
     ahead->scratch = state;
+    (void)FAILPOINT(plan_after);
 }
 
 static int ahead_replay_plan(struct ahead *ahead, const struct ahead_wish *wish,
                              struct ahead_result *result) {
     struct replay *replay = &ahead->replay;
-    if (replay->state == NULL) {
-        int code = replay_open(replay, ahead->planner, ahead->source, &result->error);
-        if (code < 0) {
-            return code;
-        }
+    int code = FAILPOINT_ERROR(replay, &result->error);
+    if (code == 0 && replay->state == NULL) {
+        code = replay_open(replay, ahead->planner, ahead->source, &result->error);
     }
-    int code = replay_seek(replay, &wish->row, wish->step, &result->error);
+    if (code == 0) {
+        code = replay_seek(replay, &wish->row, wish->step, &result->error);
+    }
     if (code < 0) {
         return code;
     }

@@ -1,6 +1,7 @@
 /* conn: see conn.h. */
 #include "daemon/conn.h"
 
+#include "daemon/failpoint.h"
 #include "daemon/log.h"
 #include "daemon/server.h"
 
@@ -99,6 +100,9 @@ static void conn_wrote(uv_write_t *write, int status) {
 static bool conn_write_now(struct conn *conn) {
     struct conn_output *waiting = &conn->waiting;
     uv_buf_t buffer = uv_buf_init((char *)waiting->bytes, (unsigned)waiting->used);
+    if (FAILPOINT(conn_write) == FAILPOINT_DOES_SHORT) {
+        buffer.len = (buffer.len + 1) / 2;
+    }
     int written = uv_try_write((uv_stream_t *)&conn->pipe, &buffer, 1);
     if (written == UV_EAGAIN) {
         return false;
@@ -229,6 +233,9 @@ static void conn_allocate(uv_handle_t *handle, size_t suggested, uv_buf_t *buffe
     size_t bytes;
     (void)suggested;
     uint8_t *space = frame_reader_space(&conn->reader, &bytes);
+    if (FAILPOINT(conn_read) == FAILPOINT_DOES_SHORT) {
+        bytes = (bytes + 1) / 2;
+    }
     *buffer = uv_buf_init((char *)space, (unsigned)bytes);
 }
 

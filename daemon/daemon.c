@@ -1,6 +1,7 @@
 /* daemon: see daemon.h. This file: start, stop, time and signals. */
 #include "daemon/daemon.h"
 
+#include "daemon/failpoint.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/turn.h"
@@ -81,6 +82,7 @@ void daemon_stop(struct daemon *daemon) {
     if (daemon->stopping) {
         return;
     }
+    (void)FAILPOINT(stop);
     notify_send("STOPPING=1");
     daemon->stopping = true;
     daemon->progress.stopping = true;
@@ -245,6 +247,9 @@ static int daemon_open_store(struct daemon *daemon, struct error *error) {
              store_library_version());
     int code = store_open(daemon->config->state_dir, &job, &daemon->store, error);
     free(plan_text);
+    if (code == 0) {
+        code = FAILPOINT_ERROR(store_opened, error);
+    }
     return code < 0 ? code
                     : recover(daemon->store, daemon->planner, &daemon->source, &daemon->recovered,
                               error);

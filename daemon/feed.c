@@ -1,6 +1,8 @@
 /* feed: see feed.h. */
 #include "daemon/feed.h"
 
+#include "daemon/failpoint.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -73,9 +75,12 @@ static void feed_read(struct feed *feed, uint32_t slot, struct planned *planned,
     struct error error = {0};
     job->planned = planned;
     planned->uses++;
-    int code = tokens_job_prepare(
-        &job->tokens, feed->catalog, feed_documents(planned->plan, micro_batch),
-        micro_batch->document_count, feed->token_bytes, slab_payload(feed->slab, slot));
+    int code = FAILPOINT(read_begin);
+    if (code == 0) {
+        code = tokens_job_prepare(
+            &job->tokens, feed->catalog, feed_documents(planned->plan, micro_batch),
+            micro_batch->document_count, feed->token_bytes, slab_payload(feed->slab, slot));
+    }
     if (code == 0) {
         code = reader_submit(feed->reader, &job->tokens.read);
     }
@@ -96,6 +101,8 @@ uint32_t feed_reap(struct feed *feed) {
         struct feed_job *job = tokens->owner;
         struct error error = {0};
         uint64_t step = job->planned->plan->step;
+        int failed = FAILPOINT(read_done);
+        read->result = failed < 0 ? failed : read->result;
         if (tokens_job_finish(tokens, &error) < 0) {
             (void)error_prefix(&error, "step %" PRIu64, step);
         }

@@ -2,6 +2,7 @@
 #include "daemon/loader.h"
 
 #include "ballast.pb-c.h"
+#include "daemon/failpoint.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -190,6 +191,7 @@ void loader_hello(struct session *session, const struct session_call *call, cons
         return;
     }
     session->subscribed = hello_parts(request) > 0;
+    (void)FAILPOINT(hello);
     hello_answer(session, call->stream);
     session_printable(request->client, client);
     session_log(session, LOG_INFO, "rank connected dp=%u pp=%u cp=%u tp=%u pid=%u uid=%u client=%s",

@@ -2,6 +2,7 @@
 #include "daemon/loader.h"
 
 #include "ballast.pb-c.h"
+#include "daemon/failpoint.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -28,7 +29,9 @@ void loader_acknowledge(struct session *session, uint64_t now_ns) {
         struct session_commit commit = session->commits[i];
         arena_reset(session->world->arena);
         if (loader_durable(session, &commit)) {
+            (void)FAILPOINT(ack_before);
             loader_answer_commit(session, commit.stream);
+            (void)FAILPOINT(ack_after);
         } else if (now_ns >= commit.deadline_ns) {
             session_refuse(session, commit.stream, STATUS_DEADLINE_EXCEEDED,
                            "step %" PRIu64 " is not durable yet", commit.step);
@@ -99,6 +102,7 @@ static void loader_commit(struct session *session, const struct session_call *ca
                        "%u commits of this rank are not durable yet", session->commit_count);
         return;
     }
+    (void)FAILPOINT(commit_in);
     loader_measure(session, request);
     stream_release_through(session, step);
     if (step >= member->delivered_step) {
@@ -113,6 +117,7 @@ static void loader_commit(struct session *session, const struct session_call *ca
         .step = step,
         .wants_committed = roster->committed_step > step,
         .deadline_ns = call->deadline_ns};
+    (void)FAILPOINT(commit_noted);
 }
 
 /* Seek and Ping */

@@ -1,5 +1,6 @@
 /* ballastd: the command line. */
 #include "daemon/daemon.h"
+#include "daemon/failpoint.h"
 
 #include <argp.h>
 #include <malloc.h>
@@ -19,7 +20,7 @@ struct main_arguments {
     size_t override_count;
 };
 
-enum { KEY_CHECK_CONFIG = 1000, KEY_PRINT_CONFIG, KEY_SOCKET, KEY_STATE_DIR };
+enum { KEY_CHECK_CONFIG = 1000, KEY_PRINT_CONFIG, KEY_SOCKET, KEY_STATE_DIR, KEY_FAILPOINTS };
 
 static const struct argp_option main_options[] = {
     {"config", 'c', "FILE", 0, "Read the configuration from FILE", 0},
@@ -30,6 +31,10 @@ static const struct argp_option main_options[] = {
      "Check the configuration and its datasets, then exit", 1},
     {"print-config", KEY_PRINT_CONFIG, NULL, 0,
      "Print an example with every key, its default and its reason, and exit", 1},
+#ifdef BALLAST_FAILPOINTS
+    {"failpoints", KEY_FAILPOINTS, NULL, 0,
+     "Print the points that $" FAILPOINT_ENVIRONMENT " may name, and exit", 1},
+#endif
     {0},
 };
 
@@ -74,6 +79,11 @@ static error_t main_parse(int key, char *argument, struct argp_state *state) {
     case KEY_PRINT_CONFIG:
         arguments->action = MAIN_PRINT_CONFIG;
         break;
+#ifdef BALLAST_FAILPOINTS
+    case KEY_FAILPOINTS:
+        failpoint_print();
+        exit(0);
+#endif
     case ARGP_KEY_ARG:
         argp_error(state, "'%s' is no option; see --help", argument);
         break;
@@ -126,6 +136,17 @@ static void main_set_allocator(void) {
     (void)mallopt(M_MMAP_THRESHOLD, MAIN_MMAP_BYTES);
 }
 
+static bool main_load_failpoints(void) {
+#ifdef BALLAST_FAILPOINTS
+    struct error error;
+    if (failpoint_load(getenv(FAILPOINT_ENVIRONMENT), &error) < 0) {
+        (void)fprintf(stderr, "ballastd: %s\n", error.text);
+        return false;
+    }
+#endif
+    return true;
+}
+
 int main(int argc, char **argv) {
     static const struct argp parser = {
         .options = main_options,
@@ -143,6 +164,9 @@ int main(int argc, char **argv) {
                                            .overrides = arguments.overrides,
                                            .override_count = arguments.override_count};
     main_set_allocator();
+    if (!main_load_failpoints()) {
+        return DAEMON_EXIT_USAGE;
+    }
     switch (arguments.action) {
     case MAIN_SERVE:
         return daemon_run(&options);

@@ -2,6 +2,7 @@
 #include "daemon/memo.h"
 
 #include "daemon/clock.h"
+#include "daemon/failpoint.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -106,6 +107,7 @@ static int memo_write(struct memo *memo, const struct memo_group *group, struct 
 
 static void memo_read(struct memo *memo, struct memo_fetched *fetched, struct error *error) {
     struct store_step row;
+    (void)FAILPOINT(fetch);
     int code = store_get_step(memo->store, fetched->step, &row, error);
     if (code != 1) {
         return;
@@ -208,6 +210,7 @@ static void memo_commit(struct memo *memo) {
         code = memo_write(memo, &group, &error);
     }
     uint64_t commit_ns = clock_ns() - start_ns;
+    (void)FAILPOINT(group_durable);
     (void)pthread_mutex_lock(&memo->mutex);
     if (code == -ENOSPC) {
         memo_wait_for_space(memo, &group);

@@ -1,6 +1,7 @@
 /* server: see server.h. */
 #include "daemon/server.h"
 
+#include "daemon/failpoint.h"
 #include "daemon/log.h"
 
 #include <assert.h>
@@ -64,6 +65,9 @@ static int server_clear_path(const struct sockaddr_un *address, struct error *er
                          path);
     }
     int code = server_probe(address, error);
+    if (code == 0) {
+        code = FAILPOINT_ERROR(unlink, error);
+    }
     if (code == 0 && unlink(path) < 0 && errno != ENOENT) {
         code = error_set(error, -errno, "removing the stale socket %s: %s", path, strerror(errno));
     }
@@ -102,6 +106,9 @@ static int server_listen(struct server *server, struct server_listener *listener
     }
     if (code == 0) {
         code = server_bind(listener, &address, error);
+    }
+    if (code == 0) {
+        code = FAILPOINT_ERROR(listen, error);
     }
     if (code == 0 && uv_poll_init(server->loop, &listener->poll, listener->fd) < 0) {
         code = error_set(error, -ENOMEM, "%s: cannot be polled", path);
@@ -338,7 +345,7 @@ static void data_conn_answer(const struct data_conn *data) {
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(header), &data->server->slab_fd, sizeof(int));
-    if (sendmsg(data->fd, &message, MSG_NOSIGNAL) < 0) {
+    if (FAILPOINT(descriptor) < 0 || sendmsg(data->fd, &message, MSG_NOSIGNAL) < 0) {
         log_line(LOG_WARNING, "server", "the slab could not be handed over: %s", strerror(errno));
     }
 }

@@ -1,6 +1,8 @@
 /* slab: see slab.h. */
 #include "daemon/slab.h"
 
+#include "daemon/failpoint.h"
+
 #include <assert.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -152,6 +154,7 @@ int slab_take(struct slab *slab, uint32_t replica, uint64_t position, uint64_t p
         return -EAGAIN;
     }
     uint32_t index = (uint32_t)(slot - slab->slots);
+    (void)FAILPOINT(slot_reuse);
     slot_move(slab, index, SLOT_READING);
     slot->position = position;
     slot->payload_bytes = payload_bytes;

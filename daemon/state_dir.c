@@ -1,6 +1,8 @@
 /* state_dir: see state_dir.h. */
 #include "daemon/state_dir.h"
 
+#include "daemon/failpoint.h"
+
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -67,6 +69,10 @@ static int refuse_busy(const struct state_dir *dir, struct error *error) {
 static int lock_take(struct state_dir *dir, struct error *error) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     struct stat owner;
+    int failed = FAILPOINT_ERROR(lock, error);
+    if (failed < 0) {
+        return failed;
+    }
     dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0640);
     if (dir->lock_fd < 0) {
         return error_set(error, -errno, "%s/lock: %s; run as the folder's owner", dir->path,

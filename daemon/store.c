@@ -7,6 +7,7 @@
  * SQLITE_FULL and SQLITE_NOMEM undo it and the store goes on, I/O errors and damage end the store.
  */
 #include "daemon/store.h"
+#include "daemon/failpoint.h"
 #include "daemon/state_dir.h"
 #include "daemon/store_schema.h"
 
@@ -362,6 +363,9 @@ static int store_create(struct store *store, const struct store_job *job, struct
     }
     connection_close(store);
     if (code == 0) {
+        code = FAILPOINT_ERROR(create_rename, error);
+    }
+    if (code == 0) {
         code = state_dir_adopt(&store->dir, error);
     }
     if (code < 0) {
@@ -668,7 +672,10 @@ int store_begin(struct store *store, struct error *error) {
     if (store->finished != 0) {
         return refuse_finished(store, error);
     }
-    int code = store_run(store, STATEMENT_BEGIN, "begin", error);
+    int code = FAILPOINT_ERROR(group_begin, error);
+    if (code == 0) {
+        code = store_run(store, STATEMENT_BEGIN, "begin", error);
+    }
     store->grouping = code == 0;
     return code;
 }
@@ -733,7 +740,10 @@ static int check_in_place(struct store *store, struct error *error) {
 
 int store_commit(struct store *store, struct error *error) {
     assert(store->grouping);
-    int code = store_run(store, STATEMENT_COMMIT, "commit", error);
+    int code = FAILPOINT_ERROR(group_commit, error);
+    if (code == 0) {
+        code = store_run(store, STATEMENT_COMMIT, "commit", error);
+    }
     if (code == 0) {
         store->grouping = false;
         code = check_in_place(store, error);
@@ -759,6 +769,10 @@ int store_checkpoint(struct store *store, uint64_t wal_bytes, struct error *erro
     if (store_wal_bytes(store) <= wal_bytes) {
         return 0;
     }
+    int failed = FAILPOINT_ERROR(checkpoint_before, error);
+    if (failed < 0) {
+        return failed;
+    }
     int result = sqlite3_wal_checkpoint_v2(store->db, NULL, SQLITE_CHECKPOINT_RESTART, NULL, NULL);
     if (result != SQLITE_OK) {
         int code = store_failed(store, result, "checkpoint", error);
@@ -768,6 +782,7 @@ int store_checkpoint(struct store *store, uint64_t wal_bytes, struct error *erro
         return code;
     }
     store->wal_pages = 0;
+    (void)FAILPOINT(checkpoint_after);
     return 0;
 }
 

@@ -1,6 +1,7 @@
 /* stream: Loader.Stream, batches on credit, and what they hold; see loader.h. */
 #include "daemon/loader.h"
 
+#include "daemon/failpoint.h"
 #include "proto/message.h"
 
 #include <assert.h>
@@ -167,6 +168,7 @@ static void stream_event(struct session *session, Ballast__V1__StreamResponse *r
 
 static void stream_end_of_step(struct session *session, const struct step_plan *plan) {
     struct member *member = session->member;
+    (void)FAILPOINT(end_of_step);
     Ballast__V1__EndOfStep end = BALLAST__V1__END_OF_STEP__INIT;
     Ballast__V1__StreamResponse response = BALLAST__V1__STREAM_RESPONSE__INIT;
     end.step = member->step;
@@ -305,6 +307,7 @@ static bool stream_next(struct session *session, const struct step_plan *plan, u
         session_end_stream(session, STATUS_DATA_LOSS, error.text);
         return false;
     }
+    (void)FAILPOINT(batch_before);
     if (!stream_batch(session, plan, micro_batch, &batch)) {
         if (batch.slot >= 0) {
             session->world->ops->release(session, (uint32_t)batch.slot);
@@ -315,6 +318,7 @@ static bool stream_next(struct session *session, const struct step_plan *plan, u
                     member->step, member->index);
         return false;
     }
+    (void)FAILPOINT(batch_after);
     stream_sent(session, &batch, now_ns);
     return true;
 }

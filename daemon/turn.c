@@ -1,6 +1,7 @@
 /* turn: see turn.h. */
 #include "daemon/turn.h"
 
+#include "daemon/failpoint.h"
 #include "daemon/log.h"
 
 #include <assert.h>
@@ -66,6 +67,7 @@ static void turn_planned(struct daemon *daemon, struct ahead_result *result) {
         return;
     }
     assert(result->step == daemon->planned_end);
+    (void)FAILPOINT(plan_taken);
     turn_measure(daemon, result);
     turn_remember(daemon, result);
     struct step_plan *plan = result->plan;
