@@ -88,24 +88,27 @@ def test_the_sanitizer_build_computes_the_same():
 
 
 def kill_at_random_moments(policy):
-    kills = 1000 if FULL else 20
+    kills = int(os.environ.get("BALLAST_KILLS", 1000 if FULL else 20))
     seed = int(os.environ.get("BALLAST_SEED", time.time_ns() % 1000000))
     print(f"      seed {seed} (BALLAST_SEED)", flush=True)
     rng = random.Random(seed)
     with world_with_corpus(policy, daemon={"ahead_steps": 4}) as world:
         world.start()
-        ranks = [world.rank(*place, steps=STEPS * (kills // 20), think_ms=6) for place in ALL]
+        steps = STEPS * max(1, kills // 20)
+        ranks = [world.rank(*place, steps=steps, think_ms=6) for place in ALL]
+        ready_ms = []
         for kill in range(kills):
             time.sleep(rng.uniform(0.02, 0.35))
             assert any(rank.process.poll() is None for rank in ranks), f"all done after {kill} kills"
             world.kill()
             time.sleep(rng.choice((0, 0, 0.05)))
+            started = time.monotonic()
             world.start()
+            ready_ms.append(1000 * (time.monotonic() - started))
         logs = [rank.finish(500) for rank in ranks]
         oracle = Oracle([prefix for _, prefix, _ in world.datasets])
         for lines, rank in zip(logs, ranks):
             known = in_order(lines, MICRO_BATCHES // 2)
-            steps = STEPS * (kills // 20)
             assert len(known) == steps * MICRO_BATCHES // 2, f"rank {rank.place} missed batches"
             found = digests(lines)
             assert {step: found[step] for step in range(STEPS)} == reference(policy)
@@ -118,6 +121,9 @@ def kill_at_random_moments(policy):
                         for line in lines:
                             if (line["step"], line["index"]) == (step, mb["index"]):
                                 assert line["tokens_xxh"] == oracle.hash(mb, rank.place[2])
+    ready_ms.sort()
+    print(f"      {kills} kills, {len(ALL)} ranks, {steps} steps: lost 0, reordered 0, changed 0; ready again after "
+          f"p50 {ready_ms[len(ready_ms) // 2]:.0f} ms, at most {ready_ms[-1]:.0f} ms", flush=True)
 
 
 def test_kill_9_at_random_moments_changes_nothing():
