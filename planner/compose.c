@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define PS_PER_NS 1000u
+
 static uint32_t compose_documents(const struct planner *p, uint32_t micro_batch) {
     return p->row_begins[micro_batch + 1] - p->row_begins[micro_batch];
 }
@@ -67,12 +69,8 @@ static uint64_t compose_layouts(struct planner *p) {
         struct packed_sequence sequence = compose_sequence(p, m);
         struct layout_choice *choice = &p->choices[m];
         layout_select(&p->options.layouts, &sequence, p->options.cp, &p->model.tiles, p->fragments,
-                      choice);
-        for (uint32_t i = 0; i < choice->candidate_count; i++) {
-            if (choice->candidates[i].layout == choice->layout) {
-                fragments += choice->candidates[i].fragments;
-            }
-        }
+                      p->rank_ps + (size_t)m * p->options.cp, choice);
+        fragments += layout_chosen(choice)->fragments;
     }
     return fragments;
 }
@@ -115,7 +113,6 @@ static struct rank_shard compose_shard(const struct planner *p, struct step_plan
     }
     assert(rows <= shard.rows);
     shard.pad_rows = shard.rows - rows;
-    shard.predicted_ns = tile_cost_ps(&p->model.tiles, fragments, shard.fragment_count) / 1000;
     shard.kv_rows_in = (cp - 1) * shard.rows;
     return shard;
 }
@@ -137,20 +134,20 @@ static void compose_micro_batch(const struct planner *p, struct step_plan *plan,
         .tokens = sequence.tokens,
         .pad_tokens = sequence.pad_tokens,
         .work_ns = p->bin_works[m],
+        .attention_ns = layout_chosen(&p->choices[m])->slowest_ps / PS_PER_NS *
+                        p->model.stage_layers,
+        .other_ns = work_other_ns(&p->model, (sequence.tokens + sequence.pad_tokens) / cp),
         .choice = p->choices[m],
     };
     for (uint32_t i = 0; i < sequence.documents; i++) {
         plan->documents[document_begin + i] = p->rows[p->row_begins[m] + i].document;
     }
-    uint64_t slowest_ns = 0;
     for (uint32_t rank = 0; rank < cp; rank++) {
         struct rank_shard *shard = &plan->shards[out->shard_begin + rank];
         *shard = compose_shard(p, plan, &sequence, out->choice.layout, rank, *fragment_begin);
+        shard->predicted_ns = p->rank_ps[(size_t)m * cp + rank] / PS_PER_NS;
         *fragment_begin += shard->fragment_count;
-        slowest_ns = shard->predicted_ns > slowest_ns ? shard->predicted_ns : slowest_ns;
     }
-    out->attention_ns = slowest_ns * p->model.stage_layers;
-    out->other_ns = work_other_ns(&p->model, (sequence.tokens + sequence.pad_tokens) / cp);
 }
 
 /* Micro-batches in plan order, so that documents and fragments lie in it too. */

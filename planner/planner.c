@@ -67,6 +67,8 @@ static size_t planner_lay_out(struct planner *p, uint8_t *memory) {
     p->replica_taken = planner_array(memory, &at, options->dp, sizeof *p->replica_taken);
     p->replica_loads = planner_array(memory, &at, options->dp, sizeof *p->replica_loads);
     p->choices = planner_array(memory, &at, micro_batches, sizeof *p->choices);
+    size_t prices = (micro_batches + 1) * options->cp;
+    p->rank_ps = planner_array(memory, &at, prices, sizeof *p->rank_ps);
     return at;
 }
 

@@ -84,6 +84,7 @@ struct planner {
     uint32_t *replica_taken;
     uint64_t *replica_loads;
     struct layout_choice *choices;
+    uint64_t *rank_ps; /* their ranks' prices, cp each, and room for cp more */
 };
 
 /* Bins of a drain, at most: with one for every held part, all of them have a place. */

@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdbool.h>
 
 #define TILE_ROWS      128u
 #define KEYS_PER_BLOCK 128u
@@ -48,12 +49,30 @@ struct tile_load {
     uint64_t longest_blocks;
 };
 
-static void tile_load_add(struct tile_load *load, uint64_t tiles, uint64_t blocks,
-                          uint64_t longest_blocks) {
-    load->tiles += tiles;
-    load->blocks += blocks;
-    if (longest_blocks > load->longest_blocks) {
-        load->longest_blocks = longest_blocks;
+/* Tokens of a query tile; if they divide a key block, as powers of two. */
+struct tile_size {
+    uint32_t tokens;
+    bool shifts;
+    unsigned shift;       /* tokens are 1 << shift */
+    unsigned block_shift; /* tiles of a key block, likewise */
+};
+
+static struct tile_size tile_size_of(const struct tile_model *model) {
+    uint32_t tokens = TILE_ROWS / (model->q_heads / model->kv_heads);
+    unsigned shift = (unsigned)__builtin_ctz(tokens);
+    return (struct tile_size){
+        .tokens = tokens,
+        .shifts = KEYS_PER_BLOCK % tokens == 0,
+        .shift = shift,
+        .block_shift = (unsigned)__builtin_ctz(KEYS_PER_BLOCK) - shift,
+    };
+}
+
+static inline void tile_load_add(struct tile_load *load, const struct tile_load *more) {
+    load->tiles += more->tiles;
+    load->blocks += more->blocks;
+    if (more->longest_blocks > load->longest_blocks) {
+        load->longest_blocks = more->longest_blocks;
     }
 }
 
@@ -79,56 +98,57 @@ static uint64_t floor_sum(uint64_t count, uint64_t divisor, uint64_t slope, uint
 }
 
 /* Sum over j in [0, count) of floor(j / 2^shift). */
-static uint64_t shift_sum(uint64_t count, unsigned shift) {
+static inline uint64_t shift_sum(uint64_t count, unsigned shift) {
     uint64_t whole = count >> shift;
-    return whole > 0 ? ((whole * (whole - 1) / 2) << shift) + whole * (count - (whole << shift))
-                     : 0;
+    return whole * count - ((whole * (whole + 1) / 2) << shift);
 }
 
-/* Sum over i in [0, tiles) of floor((tile_tokens * i + offset) / 128). */
-static uint64_t tile_block_sum(uint64_t tiles, uint32_t tile_tokens, uint64_t offset) {
-    if (KEYS_PER_BLOCK % tile_tokens != 0) {
-        return floor_sum(tiles, KEYS_PER_BLOCK, tile_tokens, offset);
+/* Whole tiles of a fragment, and the blocks that they see: the i-th ends tile_tokens * i behind the
+ * first, and one that ends at row e of the document sees ceil(e / 128). */
+static inline struct tile_load tile_whole(struct fragment fragment, const struct tile_size *size) {
+    uint64_t offset = (uint64_t)fragment.start + size->tokens + KEYS_PER_BLOCK - 1;
+    if (!size->shifts) {
+        uint64_t tiles = fragment.length / size->tokens;
+        return (struct tile_load){
+            .tiles = tiles,
+            .blocks = floor_sum(tiles, KEYS_PER_BLOCK, size->tokens, offset),
+        };
     }
-    unsigned tile_shift = (unsigned)__builtin_ctz(tile_tokens);
-    unsigned block_shift = (unsigned)__builtin_ctz(KEYS_PER_BLOCK) - tile_shift;
-    uint64_t first = offset >> tile_shift;
-    return shift_sum(first + tiles, block_shift) - shift_sum(first, block_shift);
+    uint64_t tiles = fragment.length >> size->shift;
+    uint64_t first = offset >> size->shift;
+    return (struct tile_load){
+        .tiles = tiles,
+        .blocks = shift_sum(first + tiles, size->block_shift) - shift_sum(first, size->block_shift),
+    };
 }
 
-/* Adds one fragment's query tiles. One that ends at row e of the document sees ceil(e / 128) key
- * blocks. */
-static void tile_fragment_add(struct fragment fragment, uint32_t tile_tokens,
-                              struct tile_load *forward) {
-    uint64_t tiles = fragment.length / tile_tokens;
-    uint64_t first_end = (uint64_t)fragment.start + tile_tokens;
-    uint64_t last_blocks = divide_up((uint64_t)fragment.start + fragment.length, KEYS_PER_BLOCK);
-    uint64_t blocks = tile_block_sum(tiles, tile_tokens, first_end + KEYS_PER_BLOCK - 1);
-    if (tiles * tile_tokens < fragment.length) {
-        tiles++;
-        blocks += last_blocks;
+/* Adds one fragment's query tiles. */
+static inline void tile_fragment_add(struct fragment fragment, const struct tile_size *size,
+                                     struct tile_load *forward) {
+    struct tile_load load = tile_whole(fragment, size);
+    load.longest_blocks = divide_up((uint64_t)fragment.start + fragment.length, KEYS_PER_BLOCK);
+    if (load.tiles * size->tokens < fragment.length) {
+        load.tiles++;
+        load.blocks += load.longest_blocks;
     }
-    tile_load_add(forward, tiles, blocks, last_blocks);
+    tile_load_add(forward, &load);
 }
 
 /* Adds the leading fragments that share one K/V slice, those of the first one's document; returns
  * how many they are. A backward tile is a key block that some query tile sees, the longest one
  * of the slice's first keys, which all see. */
-static uint32_t tile_slice_add(const struct fragment *fragments, uint32_t count,
-                               uint32_t tile_tokens, struct tile_load *forward,
-                               struct tile_load *backward) {
+static inline uint32_t tile_slice_add(const struct fragment *fragments, uint32_t count,
+                                      const struct tile_size *size, struct tile_load *forward,
+                                      struct tile_load *backward) {
     struct tile_load slice = {0};
     uint32_t taken = 0;
     for (; taken < count && fragments[taken].document == fragments[0].document; taken++) {
-        tile_fragment_add(fragments[taken], tile_tokens, &slice);
+        tile_fragment_add(fragments[taken], size, &slice);
     }
-    tile_load_add(forward, slice.tiles, slice.blocks, slice.longest_blocks);
-    tile_load_add(backward, slice.longest_blocks, slice.blocks, slice.tiles);
+    struct tile_load turned = {slice.longest_blocks, slice.blocks, slice.tiles};
+    tile_load_add(forward, &slice);
+    tile_load_add(backward, &turned);
     return taken;
-}
-
-static uint32_t tile_tokens_of(const struct tile_model *model) {
-    return TILE_ROWS / (model->q_heads / model->kv_heads);
 }
 
 static unsigned __int128 tile_total_ps(const struct tile_direction *direction,
@@ -161,11 +181,11 @@ uint64_t tile_cost_ps(const struct tile_model *model, const struct fragment *fra
     if (count == 0) {
         return 0;
     }
-    uint32_t tile_tokens = tile_tokens_of(model);
+    struct tile_size size = tile_size_of(model);
     struct tile_load forward = {0};
     struct tile_load backward = {0};
     for (uint32_t i = 0; i < count;) {
-        i += tile_slice_add(fragments + i, count - i, tile_tokens, &forward, &backward);
+        i += tile_slice_add(fragments + i, count - i, &size, &forward, &backward);
     }
     return tile_saturate(tile_direction_ps(model, &model->forward, &forward) +
                          tile_direction_ps(model, &model->backward, &backward));
@@ -176,10 +196,10 @@ uint64_t tile_forward_ps(const struct tile_model *model, const struct fragment *
     if (count == 0) {
         return 0;
     }
-    uint32_t tile_tokens = tile_tokens_of(model);
+    struct tile_size size = tile_size_of(model);
     struct tile_load forward = {0};
     for (uint32_t i = 0; i < count; i++) {
-        tile_fragment_add(fragments[i], tile_tokens, &forward);
+        tile_fragment_add(fragments[i], &size, &forward);
     }
     return tile_saturate(tile_direction_ps(model, &model->forward, &forward));
 }
@@ -189,9 +209,10 @@ uint64_t tile_document_ps(const struct tile_model *model, uint32_t length) {
         return 0;
     }
     struct fragment whole = {.length = length};
+    struct tile_size size = tile_size_of(model);
     struct tile_load forward = {0};
     struct tile_load backward = {0};
-    (void)tile_slice_add(&whole, 1, tile_tokens_of(model), &forward, &backward);
+    (void)tile_slice_add(&whole, 1, &size, &forward, &backward);
     return tile_saturate(tile_machine_ps(model, tile_total_ps(&model->forward, &forward) +
                                                     tile_total_ps(&model->backward, &backward)));
 }

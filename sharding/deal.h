@@ -1,7 +1,8 @@
 /* deal: what the layout rules write to, one list of fragments for one rank.
  *
  * Private to sharding/: layout.h is the way in. A rule says which runs of rows the rank owns, in
- * the rank's row order; the list drops empty runs and joins touching ones, so no rule has to. */
+ * the rank's row order; the list drops empty runs and joins touching ones, so no rule has to. It is
+ * the rule's own, so that it can stay in registers. */
 #ifndef BALLAST_SHARDING_DEAL_H
 #define BALLAST_SHARDING_DEAL_H
 
@@ -35,10 +36,10 @@ static inline void fragment_list_append(struct fragment_list *list, uint32_t doc
     }
 }
 
-/* The rules, as layout.h states them. */
-void per_sequence_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
-                       struct fragment_list *list);
-void per_document_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
-                       struct fragment_list *list);
+/* The rules, called as layout_fragments. */
+uint32_t per_sequence_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
+                           struct fragment *out, uint32_t capacity);
+uint32_t per_document_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
+                           struct fragment *out, uint32_t capacity);
 
 #endif

@@ -11,8 +11,8 @@
 struct layout_entry {
     enum layout layout;
     const char *name;
-    void (*deal)(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
-                 struct fragment_list *list);
+    uint32_t (*deal)(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
+                     struct fragment *out, uint32_t capacity);
 };
 
 static const struct layout_entry layout_entries[] = {
@@ -49,10 +49,8 @@ int layout_parse(const char *name, enum layout *out) {
 uint32_t layout_fragments(enum layout layout, const struct packed_sequence *sequence, uint32_t cp,
                           uint32_t rank, struct fragment *out, uint32_t capacity) {
     const struct layout_entry *entry = layout_find(layout);
-    assert(entry != NULL && rank < cp);
+    assert(entry != NULL && rank < cp && cp <= UINT32_C(1) << 30);
     uint64_t rows = sequence->tokens + sequence->pad_tokens;
     assert(rows > 0 && rows % (2 * (uint64_t)cp) == 0);
-    struct fragment_list list = {.out = out, .capacity = capacity};
-    entry->deal(sequence, cp, rank, &list);
-    return list.count;
+    return entry->deal(sequence, cp, rank, out, capacity);
 }

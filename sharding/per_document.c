@@ -8,41 +8,47 @@
 #include "sharding/deal.h"
 
 struct columns {
-    uint64_t count;
-    uint64_t base;      /* rows of every column */
-    uint64_t remainder; /* columns with one row more */
-    uint64_t pointer;   /* the first of them, cyclic */
+    uint32_t count;
+    uint32_t base;      /* rows of every column */
+    uint32_t remainder; /* columns with one row more */
+    uint32_t pointer;   /* the first of them, cyclic */
+    uint32_t wrapped;   /* of them, those that come round to column 0 on */
 };
 
-static uint64_t columns_wrap(const struct columns *columns, uint64_t place) {
-    return place < columns->count ? place : place - columns->count;
+static inline uint32_t columns_least(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
 }
 
-/* Columns before this one that have a row more: those of the straight run and of what wrapped. */
-static uint64_t columns_longer(const struct columns *columns, uint64_t column) {
-    uint64_t end = columns->pointer + columns->remainder;
-    uint64_t wrapped = end > columns->count ? end - columns->count : 0;
-    uint64_t reached = column > columns->pointer ? column : columns->pointer;
-    reached = reached < end ? reached : end;
-    return reached - columns->pointer + (column < wrapped ? column : wrapped);
+/* `longer` counts the columns before this one that have a row more: those of the straight run and
+ * of what wrapped. */
+static inline void columns_append(const struct columns *columns, uint32_t document, uint32_t column,
+                                  struct fragment_list *list) {
+    uint32_t behind = column > columns->pointer ? column - columns->pointer : 0;
+    uint32_t longer = columns_least(behind, columns->remainder) +
+                      columns_least(column, columns->wrapped);
+    bool is_longer = column - columns->pointer < columns->remainder || column < columns->wrapped;
+    fragment_list_append(list, document, column * columns->base + longer,
+                         columns->base + is_longer);
 }
 
-static void columns_append(const struct columns *columns, uint32_t document, uint64_t column,
-                           struct fragment_list *list) {
-    uint64_t turn = columns_wrap(columns, columns->count - columns->pointer + column);
-    uint64_t start = column * columns->base + columns_longer(columns, column);
-    uint64_t rows = columns->base + (turn < columns->remainder ? 1 : 0);
-    fragment_list_append(list, document, (uint32_t)start, (uint32_t)rows);
+/* Moves on to a document of this length. */
+static inline void columns_take(struct columns *columns, uint32_t length) {
+    uint32_t end = columns->pointer + columns->remainder;
+    columns->pointer = end < columns->count ? end : end - columns->count;
+    columns->base = length / columns->count;
+    columns->remainder = length % columns->count;
+    end = columns->pointer + columns->remainder;
+    columns->wrapped = end > columns->count ? end - columns->count : 0;
 }
 
-void per_document_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
-                       struct fragment_list *list) {
-    struct columns columns = {.count = 2 * (uint64_t)cp};
+uint32_t per_document_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
+                           struct fragment *out, uint32_t capacity) {
+    struct fragment_list list = {.out = out, .capacity = capacity};
+    struct columns columns = {.count = 2 * cp};
     for (uint32_t document = 0; document < sequence->documents; document++) {
-        columns.base = sequence->lengths[document] / columns.count;
-        columns.remainder = sequence->lengths[document] % columns.count;
-        columns_append(&columns, document, rank, list);
-        columns_append(&columns, document, columns.count - 1 - rank, list);
-        columns.pointer = columns_wrap(&columns, columns.pointer + columns.remainder);
+        columns_take(&columns, sequence->lengths[document]);
+        columns_append(&columns, document, rank, &list);
+        columns_append(&columns, document, columns.count - 1 - rank, &list);
     }
+    return list.count;
 }

@@ -20,12 +20,14 @@ static void per_sequence_chunk(const struct packed_sequence *sequence, uint64_t 
     }
 }
 
-void per_sequence_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
-                       struct fragment_list *list) {
+uint32_t per_sequence_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
+                           struct fragment *out, uint32_t capacity) {
+    struct fragment_list list = {.out = out, .capacity = capacity};
     uint64_t chunks = 2 * (uint64_t)cp;
     uint64_t chunk_rows = (sequence->tokens + sequence->pad_tokens) / chunks;
     uint64_t low = rank;
     uint64_t high = chunks - 1 - rank;
-    per_sequence_chunk(sequence, low * chunk_rows, (low + 1) * chunk_rows, list);
-    per_sequence_chunk(sequence, high * chunk_rows, (high + 1) * chunk_rows, list);
+    per_sequence_chunk(sequence, low * chunk_rows, (low + 1) * chunk_rows, &list);
+    per_sequence_chunk(sequence, high * chunk_rows, (high + 1) * chunk_rows, &list);
+    return list.count;
 }

@@ -6,20 +6,21 @@
 
 #include <assert.h>
 #include <stddef.h>
+#include <string.h>
 
 static struct layout_candidate layout_price(enum layout layout,
                                             const struct packed_sequence *sequence, uint32_t cp,
                                             const struct tile_model *model,
-                                            struct fragment *scratch) {
+                                            struct fragment *scratch, uint64_t *rank_ps) {
     uint32_t capacity = layout_rank_fragments_max(sequence->documents);
     struct layout_candidate candidate = {.layout = layout};
     for (uint32_t rank = 0; rank < cp; rank++) {
         uint32_t count = layout_fragments(layout, sequence, cp, rank, scratch, capacity);
         assert(count <= capacity);
-        uint64_t cost_ps = tile_cost_ps(model, scratch, count);
+        rank_ps[rank] = tile_cost_ps(model, scratch, count);
         candidate.fragments += count;
-        if (cost_ps > candidate.slowest_ps) {
-            candidate.slowest_ps = cost_ps;
+        if (rank_ps[rank] > candidate.slowest_ps) {
+            candidate.slowest_ps = rank_ps[rank];
         }
     }
     return candidate;
@@ -32,32 +33,33 @@ static bool layout_better(const struct layout_candidate *a, const struct layout_
     return a->fragments < b->fragments;
 }
 
-static void layout_choose(struct layout_choice *choice) {
-    const struct layout_candidate *best = &choice->candidates[0];
-    for (uint32_t i = 1; i < choice->candidate_count; i++) {
-        if (layout_better(&choice->candidates[i], best)) {
-            best = &choice->candidates[i];
-        }
+/* Adds a candidate, the ranks' prices behind those of the best so far. */
+static void layout_offer(struct layout_choice *choice, const struct layout_candidate *candidate,
+                         uint32_t cp, uint64_t *rank_ps) {
+    if (choice->candidate_count == 0 || layout_better(candidate, layout_chosen(choice))) {
+        choice->layout = candidate->layout;
+        memcpy(rank_ps, rank_ps + cp, cp * sizeof *rank_ps);
     }
-    choice->layout = best->layout;
+    choice->candidates[choice->candidate_count++] = *candidate;
 }
 
 void layout_select(const struct layout_options *options, const struct packed_sequence *sequence,
                    uint32_t cp, const struct tile_model *model, struct fragment *scratch,
-                   struct layout_choice *out) {
+                   uint64_t *rank_ps, struct layout_choice *out) {
     *out = (struct layout_choice){0};
     for (enum layout layout = LAYOUT_PER_SEQUENCE; cp > 1 && layout <= LAYOUT_ULYSSES; layout++) {
         if ((options->allowed & 1u << layout) == 0 || layout_name(layout) == NULL) {
             continue;
         }
-        struct layout_candidate candidate = layout_price(layout, sequence, cp, model, scratch);
+        struct layout_candidate candidate = layout_price(layout, sequence, cp, model, scratch,
+                                                         rank_ps + cp);
         if (candidate.fragments <= options->fragments_max) {
-            out->candidates[out->candidate_count++] = candidate;
+            layout_offer(out, &candidate, cp, rank_ps);
         }
     }
     if (out->candidate_count == 0) {
-        out->candidates[out->candidate_count++] = layout_price(LAYOUT_PER_SEQUENCE, sequence, cp,
-                                                               model, scratch);
+        struct layout_candidate candidate = layout_price(LAYOUT_PER_SEQUENCE, sequence, cp, model,
+                                                         scratch, rank_ps + cp);
+        layout_offer(out, &candidate, cp, rank_ps);
     }
-    layout_choose(out);
 }

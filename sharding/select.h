@@ -22,16 +22,26 @@ struct layout_choice {
     struct layout_candidate candidates[LAYOUT_CANDIDATES_MAX]; /* by layout number */
 };
 
+/* The candidate that was chosen; there is one. */
+static inline const struct layout_candidate *layout_chosen(const struct layout_choice *choice) {
+    uint32_t i = 0;
+    while (choice->candidates[i].layout != choice->layout) {
+        i++;
+    }
+    return &choice->candidates[i];
+}
+
 struct layout_options {
     uint32_t allowed;       /* bit (1 << layout) for each allowed layout; at least one */
     uint32_t fragments_max; /* candidates with more fragments over all ranks are not considered;
                                if none is left, per-sequence is used whatever its count */
 };
 
-/* Chooses. `scratch` holds layout_rank_fragments_max(sequence->documents) fragments. With cp 1 the
- * answer is per-sequence and the only candidate. */
+/* Chooses. `scratch` holds layout_rank_fragments_max(sequence->documents) fragments. `rank_ps` is
+ * 2 * cp long: the first cp become the ranks' tile_cost_ps in the chosen layout, the others are
+ * scratch. With cp 1 the answer is per-sequence and the only candidate. */
 void layout_select(const struct layout_options *options, const struct packed_sequence *sequence,
                    uint32_t cp, const struct tile_model *model, struct fragment *scratch,
-                   struct layout_choice *out);
+                   uint64_t *rank_ps, struct layout_choice *out);
 
 #endif

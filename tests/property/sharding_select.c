@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #define DOCUMENTS_MAX 64u
+#define CP_MAX        9u
 
 struct world {
     struct layout_options options;
@@ -23,7 +24,8 @@ struct world {
     struct tile_model model;
 };
 
-static struct layout_candidate literal_price(const struct world *world, enum layout layout) {
+static struct layout_candidate literal_price(const struct world *world, enum layout layout,
+                                             uint64_t *rank_ps) {
     struct layout_candidate candidate = {.layout = layout};
     for (uint32_t rank = 0; rank < world->cp; rank++) {
         struct fragment fragments[2 * DOCUMENTS_MAX + 2];
@@ -32,6 +34,7 @@ static struct layout_candidate literal_price(const struct world *world, enum lay
         uint64_t cost_ps = tile_cost_ps(&world->model, fragments, count);
         candidate.fragments += count;
         candidate.slowest_ps = cost_ps > candidate.slowest_ps ? cost_ps : candidate.slowest_ps;
+        rank_ps[rank] = cost_ps;
     }
     return candidate;
 }
@@ -47,8 +50,9 @@ static bool literal_wins(struct layout_candidate a, struct layout_candidate b) {
 }
 
 static enum layout literal_choice(const struct world *world) {
-    struct layout_candidate sequence = literal_price(world, LAYOUT_PER_SEQUENCE);
-    struct layout_candidate document = literal_price(world, LAYOUT_PER_DOCUMENT);
+    uint64_t rank_ps[CP_MAX];
+    struct layout_candidate sequence = literal_price(world, LAYOUT_PER_SEQUENCE, rank_ps);
+    struct layout_candidate document = literal_price(world, LAYOUT_PER_DOCUMENT, rank_ps);
     bool sequence_stands = (world->options.allowed & 1u << LAYOUT_PER_SEQUENCE) != 0 &&
                            sequence.fragments <= world->options.fragments_max;
     bool document_stands = (world->options.allowed & 1u << LAYOUT_PER_DOCUMENT) != 0 &&
@@ -65,7 +69,7 @@ static void world_draw(struct world *world, uint64_t *random) {
     world->options.fragments_max = splitmix_between(random, 0, 3) == 0
                                        ? splitmix_between(random, 0, 300)
                                        : UINT32_MAX;
-    world->cp = splitmix_between(random, 1, 9);
+    world->cp = splitmix_between(random, 1, CP_MAX);
     world->sequence = (struct packed_sequence){.lengths = world->lengths};
     world->sequence.documents = splitmix_between(random, 0, DOCUMENTS_MAX);
     uint32_t longest = 1u << splitmix_between(random, 0, 17);
@@ -94,16 +98,23 @@ static void selector_picks_the_smallest_slowest_rank(void **state) {
                                           sizeof scratch[0]);
         assert_non_null(scratch);
         struct layout_choice choice;
-        layout_select(&world.options, &world.sequence, world.cp, &world.model, scratch, &choice);
+        uint64_t rank_ps[2 * CP_MAX];
+        uint64_t literal_ps[CP_MAX];
+        layout_select(&world.options, &world.sequence, world.cp, &world.model, scratch, rank_ps,
+                      &choice);
         free(scratch);
         if (choice.layout != literal_choice(&world)) {
             fail_msg("seed %" PRIu64 ": chose %s", seed, layout_name(choice.layout));
         }
         for (uint32_t i = 0; i < choice.candidate_count; i++) {
-            struct layout_candidate priced = literal_price(&world, choice.candidates[i].layout);
+            struct layout_candidate priced = literal_price(&world, choice.candidates[i].layout,
+                                                           literal_ps);
             assert_int_equal(choice.candidates[i].fragments, priced.fragments);
             assert_int_equal(choice.candidates[i].slowest_ps, priced.slowest_ps);
         }
+        (void)literal_price(&world, choice.layout, literal_ps);
+        assert_memory_equal(rank_ps, literal_ps, world.cp * sizeof rank_ps[0]);
+        assert_int_equal(layout_chosen(&choice)->layout, choice.layout);
         chosen[choice.layout]++;
     }
     assert_true(chosen[LAYOUT_PER_SEQUENCE] > 100 && chosen[LAYOUT_PER_DOCUMENT] > 100);

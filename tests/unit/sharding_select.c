@@ -10,6 +10,7 @@
 
 #define BOTH          (1u << LAYOUT_PER_SEQUENCE | 1u << LAYOUT_PER_DOCUMENT)
 #define DOCUMENTS_MAX 256u
+#define CP_MAX        8u
 
 static struct layout_choice choose(struct layout_options options, const uint32_t *lengths,
                                    uint32_t documents, uint32_t cp) {
@@ -22,8 +23,9 @@ static struct layout_choice choose(struct layout_options options, const uint32_t
     sequence.pad_tokens = sequence.tokens == 0 ? unit : (unit - sequence.tokens % unit) % unit;
     struct tile_model model;
     assert_int_equal(tile_model_analytic(128, 32, 8, 8, &model), 0);
+    uint64_t rank_ps[2 * CP_MAX];
     struct layout_choice choice;
-    layout_select(&options, &sequence, cp, &model, scratch, &choice);
+    layout_select(&options, &sequence, cp, &model, scratch, rank_ps, &choice);
     return choice;
 }
 
