@@ -8,10 +8,21 @@ static uint64_t documents_of(const struct corpus_source *source, uint32_t datase
     return dataset_documents(catalog_dataset(source->catalog, dataset));
 }
 
+/* In a blend; 0: it takes no part. */
+static uint64_t weight_of(const struct corpus_source *source, uint32_t blend, uint32_t dataset) {
+    const uint64_t *weights = source->options.weights;
+    return weights != NULL ? weights[(size_t)blend * source->source.dataset_count + dataset]
+                           : catalog_weight(source->catalog, dataset);
+}
+
+static uint32_t blends_of(const struct corpus_source *source) {
+    return source->options.weights != NULL ? source->options.blends : 1;
+}
+
 static bool is_finished(const struct corpus_source *source, const struct source_cursor *cursor,
                         uint32_t dataset) {
     uint64_t epochs = source->options.epochs;
-    return documents_of(source, dataset) == 0 ||
+    return documents_of(source, dataset) == 0 || weight_of(source, cursor->blend, dataset) == 0 ||
            (epochs > 0 && cursor->datasets[dataset].epoch >= epochs);
 }
 
@@ -27,7 +38,7 @@ static bool choose_dataset(const struct corpus_source *source, const struct sour
     for (uint32_t i = 0; i < cursor->dataset_count; i++) {
         if (!is_finished(source, cursor, i)) {
             total += cursor->datasets[i].stream_tokens;
-            weights += catalog_weight(source->catalog, i);
+            weights += weight_of(source, cursor->blend, i);
         }
     }
     __int128 largest = 0;
@@ -36,7 +47,7 @@ static bool choose_dataset(const struct corpus_source *source, const struct sour
         if (is_finished(source, cursor, i)) {
             continue;
         }
-        __int128 deficit = product(catalog_weight(source->catalog, i), total) -
+        __int128 deficit = product(weight_of(source, cursor->blend, i), total) -
                            product(cursor->datasets[i].stream_tokens, weights);
         if (!found || deficit > largest) {
             largest = deficit;
@@ -190,7 +201,7 @@ int corpus_source_init(struct corpus_source *source, const struct catalog *catal
         if (rc < 0) {
             return rc;
         }
-        documents += dataset_documents(dataset);
+        documents += weight_of(source, 0, i) > 0 ? dataset_documents(dataset) : 0;
     }
     if (documents == 0) {
         return error_set(error, -EINVAL,
@@ -248,6 +259,13 @@ int corpus_source_check(const struct corpus_source *source, const struct source_
                          "restored state of %" PRIu32 " datasets, the config has %" PRIu32
                          "; restore with the datasets that the state was saved with",
                          cursor->dataset_count, source->source.dataset_count);
+    }
+    if (cursor->blend >= blends_of(source)) {
+        return error_set(error, -EBADMSG,
+                         "restored state goes by weights number %" PRIu32
+                         ", the config has %" PRIu32
+                         "; restore with the sections that the state was saved with",
+                         cursor->blend, blends_of(source));
     }
     for (uint32_t i = 0; i < cursor->dataset_count; i++) {
         int rc = check_position(source, i, &cursor->datasets[i], error);

@@ -3,7 +3,9 @@
  * Blending: the next document comes from the dataset with the largest token deficit
  * weight * total - tokens * sum(weights) (128-bit, ties to the lower dataset) among those not
  * finished; total and sum are over those too, so that the shares of the rest stay in proportion
- * when one ends. All parts of a document follow one another. A dataset that has made its passes
+ * when one ends. Weights may change along the stream: the cursor says which blend is in force, and
+ * tokens count since it began, so that a dataset that is new there does not catch up on all that
+ * went before. All parts of a document follow one another. A dataset that has made its passes
  * leaves the blend, one without documents was never in it. Order within a dataset is
  * order_document's. Empty documents are skipped and counted; overlong ones are treated by rule and
  * counted. A pass ends when its last document is taken: position is then 0 and epoch one more, even
@@ -23,6 +25,10 @@ struct corpus_source_options {
     uint64_t epochs; /* passes over each dataset; 0: repeat for ever */
     enum overlong overlong;
     uint32_t part_limit; /* tokens, > 0; longer documents are overlong */
+    /* Borrowed: `blends` rows of a weight for every dataset, 0 where it takes no part, and never
+     * after a row in which it does. NULL: one blend, the catalog's weights. */
+    const uint64_t *weights;
+    uint32_t blends;
 };
 
 /* Tokens that the stream gives of a document of `length` tokens; 0: it is dropped. */
@@ -54,7 +60,7 @@ struct corpus_source {
 /* Refuses, naming the document, an overlong one under OVERLONG_REFUSE (scans all lengths), and,
  * naming the dataset, one of whose documents every one is empty or dropped (it could never meet its
  * weight, and the search for its next document would not end). A dataset without any document is
- * legal unless all are. */
+ * legal unless all of the first blend are. */
 int corpus_source_init(struct corpus_source *source, const struct catalog *catalog,
                        const struct corpus_source_options *options, struct error *error);
 

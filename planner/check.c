@@ -116,10 +116,7 @@ static int check_held(const struct planner *planner, const struct plan_state *st
                       struct error *error) {
     const struct plan_options *options = &planner->options;
     uint64_t tokens = plan_state_waiting_tokens(state, UINT32_MAX);
-    uint64_t tokens_max = options->policy == POLICY_PLAIN
-                              ? 0
-                              : plan_held_steps(options) * options->micro_batches *
-                                    options->tokens_max;
+    uint64_t tokens_max = options->policy == POLICY_PLAIN ? 0 : plan_tokens_held_max(options);
     if (policy_batches(options->policy) > 0 && !state->draining) {
         tokens_max = 0;
     }
@@ -142,13 +139,13 @@ static int check_ahead(const struct planner *planner, const struct plan_state *s
     const struct delivered_run *last = &state->runs[state->run_count - 1];
     uint64_t parts = last->index + last->count - state->stream_parts;
     if (planner->options.policy != POLICY_WLB_LEVEL || parts > LOOK_AHEAD_LIMIT ||
-        parts - delivered + state->waiting_count > planner->options.waiting_max) {
+        parts - delivered + state->waiting_count > planner->parts_max) {
         return error_set(error, -EBADMSG,
                          "state: parts up to %" PRIu64
                          " ahead of its front are delivered, policy %s with queues.waiting_max = "
                          "%" PRIu32 " does not look so far; restore it under the options that it "
                          "was made with",
-                         parts, policy_name(planner->options.policy), planner->options.waiting_max);
+                         parts, policy_name(planner->options.policy), planner->parts_max);
     }
     return 0;
 }

@@ -20,19 +20,10 @@ static bool level_is_candidate(const struct planner *p, uint32_t length) {
     return length >= p->options.level.candidate_length;
 }
 
-/* First stream index behind which nothing is known to be delivered. */
-static uint64_t level_known_end(const struct plan_state *state) {
-    if (state->run_count == 0) {
-        return state->stream_parts;
-    }
-    const struct delivered_run *last = &state->runs[state->run_count - 1];
-    return last->index + last->count;
-}
-
 /* Whether the part at the end of what was looked at is still to be. */
 static bool level_looks_on(const struct planner *p, uint64_t nominal_step) {
     const struct plan_state *after = p->after;
-    if (p->scan->stream_parts < level_known_end(after)) {
+    if (p->scan->stream_parts < plan_state_known_end(after)) {
         return true;
     }
     bool near = nominal_step <= after->step + p->options.level.horizon ||
@@ -55,7 +46,7 @@ static bool level_look(struct planner *p, uint32_t *run) {
         ++*run;
     }
     if (*run == after->run_count || document.stream_index < after->runs[*run].index) {
-        assert(after->waiting_count < p->options.waiting_max);
+        assert(after->waiting_count < after->waiting_max);
         after->waiting[after->waiting_count++] = (struct waiting){.document = document};
     }
     return true;

@@ -89,8 +89,21 @@ uint64_t plan_bin_tokens(const struct plan_options *options) {
 }
 
 uint32_t plan_part_limit(const struct plan_options *options) {
+    if (options->bounds.part_limit > 0) {
+        return options->bounds.part_limit;
+    }
     uint64_t bin_tokens = plan_bin_tokens(options);
     return bin_tokens < options->window ? (uint32_t)bin_tokens : options->window;
+}
+
+uint32_t plan_parts_max(const struct plan_options *options) {
+    return options->waiting_max > options->bounds.parts_max ? options->waiting_max
+                                                            : options->bounds.parts_max;
+}
+
+uint64_t plan_tokens_held_max(const struct plan_options *options) {
+    uint64_t tokens = plan_held_steps(options) * options->micro_batches * options->tokens_max;
+    return tokens > options->bounds.tokens_held_max ? tokens : options->bounds.tokens_held_max;
 }
 
 static int options_check_ranges(const struct plan_options *options, struct error *error) {
@@ -295,10 +308,8 @@ static int options_check_work(const struct plan_options *options, struct error *
     }
     uint64_t token_work = work_of(&model, limit) / limit + 1;
     uint64_t short_work = work_of(&model, limit < short_tokens ? limit : short_tokens);
-    unsigned __int128 tokens = (unsigned __int128)plan_held_steps(options) *
-                               options->micro_batches * options->tokens_max;
-    unsigned __int128 work = tokens * token_work +
-                             (unsigned __int128)options->waiting_max * short_work;
+    unsigned __int128 work = (unsigned __int128)plan_tokens_held_max(options) * token_work +
+                             (unsigned __int128)plan_parts_max(options) * short_work;
     if (work > INT64_MAX / 2) {
         return error_set(error, -EINVAL,
                          "plan.micro_batches, plan.tokens_max, queues.max_backlog, level.horizon "
@@ -414,6 +425,65 @@ int plan_options_resolve(struct plan_options *options, struct error *error) {
     }
     if (code == 0) {
         *options = resolved;
+    }
+    return code;
+}
+
+static int follow_check(const struct plan_options *options, const struct plan_options *before,
+                        struct error *error) {
+    if (options->policy != before->policy) {
+        return error_set(error, -EINVAL,
+                         "plan.policy = %s: it stays %s as long as the job lasts; take it out of "
+                         "the section, or start a new job",
+                         policy_name(options->policy), policy_name(before->policy));
+    }
+    if (options->window != before->window) {
+        return error_set(error, -EINVAL,
+                         "plan.window = %" PRIu32 ": it stays %" PRIu32
+                         " as long as the job lasts; take it out of the section, or start a new "
+                         "job",
+                         options->window, before->window);
+    }
+    if (policy_batches(options->policy) > 1 && options->micro_batches != before->micro_batches) {
+        return error_set(error, -EINVAL,
+                         "plan.micro_batches = %" PRIu32 ": %s has packed the windows of %" PRIu32
+                         " steps of %" PRIu32 " ahead; leave it, or start the job with fixed:1",
+                         options->micro_batches, policy_name(options->policy),
+                         policy_batches(options->policy), before->micro_batches);
+    }
+    return 0;
+}
+
+/* After resolving, when what a micro-batch holds makes sense. */
+static int follow_check_parts(const struct plan_options *options, struct error *error) {
+    if (plan_bin_tokens(options) < plan_part_limit(options)) {
+        return error_set(error, -EINVAL,
+                         "plan.tokens_max = %" PRIu64 ": a micro-batch holds %" PRIu64
+                         " of them, and documents were cut into parts of up to %" PRIu32
+                         " tokens from step 0 on; raise it to that, rounded up to %" PRIu64,
+                         options->tokens_max, plan_bin_tokens(options), plan_part_limit(options),
+                         plan_row_unit(options));
+    }
+    return 0;
+}
+
+int plan_options_follow(struct plan_options *options, const struct plan_options *before,
+                        struct error *error) {
+    struct plan_options following = *options;
+    int code = follow_check(options, before, error);
+    following.bounds = (struct plan_bounds){
+        .part_limit = plan_part_limit(before),
+        .parts_max = plan_parts_max(before),
+        .tokens_held_max = plan_tokens_held_max(before),
+    };
+    if (code == 0) {
+        code = plan_options_resolve(&following, error);
+    }
+    if (code == 0) {
+        code = follow_check_parts(&following, error);
+    }
+    if (code == 0) {
+        *options = following;
     }
     return code;
 }

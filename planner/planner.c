@@ -22,11 +22,12 @@ static void *planner_array(uint8_t *memory, size_t *at, size_t count, size_t ite
 /* Lays the arrays out behind the record; returns the bytes of all. */
 static size_t planner_lay_out(struct planner *p, uint8_t *memory) {
     const struct plan_options *options = &p->options;
-    size_t held = options->waiting_max;
+    uint32_t parts_max = p->parts_max;
+    size_t held = parts_max;
     size_t bins = step_bins_max(options);
     size_t micro_batches = options->micro_batches;
-    size_t fragments = layout_rank_fragments_max(options->waiting_max);
-    size_t pack_bytes = pack_greedy_bytes(options->waiting_max, step_bins_max(options));
+    size_t fragments = layout_rank_fragments_max(parts_max);
+    size_t pack_bytes = pack_greedy_bytes(parts_max, step_bins_max(options));
     size_t at = sizeof *p;
     p->rows = planner_array(memory, &at, held, sizeof *p->rows);
     p->departures = planner_array(memory, &at, held, sizeof *p->departures);
@@ -38,7 +39,7 @@ static size_t planner_lay_out(struct planner *p, uint8_t *memory) {
     p->works = planner_array(memory, &at, held, sizeof *p->works);
     p->keys = planner_array(memory, &at, held, sizeof *p->keys);
     size_t level = options->policy == POLICY_WLB_LEVEL ? held : 0;
-    size_t level_scratch = level > 0 ? level_bytes(&options->level, options->waiting_max) : 0;
+    size_t level_scratch = level > 0 ? level_bytes(&options->level, parts_max) : 0;
     p->pool = planner_array(memory, &at, level, sizeof *p->pool);
     p->pool_lengths = planner_array(memory, &at, level, sizeof *p->pool_lengths);
     p->pool_indices = planner_array(memory, &at, level, sizeof *p->pool_indices);
@@ -59,7 +60,7 @@ static size_t planner_lay_out(struct planner *p, uint8_t *memory) {
     p->pack_scratch = planner_array(memory, &at, pack_bytes, 1);
     size_t refine_bytes = options->refine_gap_ppm == REFINE_NOT
                               ? 0
-                              : pack_refine_bytes(options->waiting_max, step_bins_max(options));
+                              : pack_refine_bytes(parts_max, step_bins_max(options));
     p->refine_scratch = planner_array(memory, &at, refine_bytes, 1);
     p->slots = planner_array(memory, &at, micro_batches, sizeof *p->slots);
     p->loads = planner_array(memory, &at, micro_batches, sizeof *p->loads);
@@ -72,11 +73,17 @@ static size_t planner_lay_out(struct planner *p, uint8_t *memory) {
     return at;
 }
 
-struct planner *planner_create(const struct plan_options *options,
-                               const struct document_source *source, struct error *error) {
+static struct planner *planner_make(const struct plan_options *options,
+                                    const struct plan_section *sections, uint32_t section_count,
+                                    uint32_t parts_max, const struct document_source *source,
+                                    struct error *error) {
     assert(options->step_tokens > 0 && source->dataset_count > 0);
+    assert(parts_max >= plan_parts_max(options));
     struct planner made = {
         .options = *options,
+        .sections = sections,
+        .section_count = section_count,
+        .parts_max = parts_max,
         .source = source,
         .row_unit = plan_row_unit(options),
         .bin_tokens = plan_bin_tokens(options),
@@ -104,6 +111,18 @@ struct planner *planner_create(const struct plan_options *options,
     return planner;
 }
 
+struct planner *planner_create(const struct plan_options *options,
+                               const struct document_source *source, struct error *error) {
+    return planner_make(options, NULL, 0, plan_parts_max(options), source, error);
+}
+
+struct planner *planner_create_section(const struct plan_section *sections, uint32_t count,
+                                       uint32_t parts_max, const struct document_source *source,
+                                       struct error *error) {
+    assert(count > 0);
+    return planner_make(&sections[count - 1].options, sections, count, parts_max, source, error);
+}
+
 void planner_destroy(struct planner *planner) {
     if (planner != NULL) {
         plan_state_destroy(planner->scan);
@@ -125,10 +144,10 @@ uint32_t planner_in_hand(const struct planner *planner) {
 }
 
 struct plan_state *planner_state_create(const struct planner *planner) {
-    return plan_state_create(planner->source->dataset_count, planner->options.waiting_max);
+    return plan_state_create(planner->source->dataset_count, planner->parts_max);
 }
 
-/* Steps are T tokens long before and behind the current one. */
+/* Steps are T tokens long behind the current one, and before it by the section that each is in. */
 uint64_t step_nominal(const struct planner *planner, uint64_t offset) {
     uint64_t step_tokens = planner->options.step_tokens;
     uint64_t step = planner->after->step;
@@ -136,8 +155,19 @@ uint64_t step_nominal(const struct planner *planner, uint64_t offset) {
     if (offset >= target) {
         return step + (offset - target) / step_tokens;
     }
-    uint64_t behind = (target - offset + step_tokens - 1) / step_tokens;
-    return behind < step ? step - behind : 0;
+    uint64_t behind = target - offset;
+    uint64_t steps = (behind + step_tokens - 1) / step_tokens;
+    for (uint32_t i = planner->section_count; i > 1; i--) {
+        const struct plan_section *section = &planner->sections[i - 1];
+        if (step < section->step || steps <= step - section->step) {
+            break;
+        }
+        behind -= (step - section->step) * section->options.step_tokens;
+        step = section->step;
+        step_tokens = section[-1].options.step_tokens;
+        steps = (behind + step_tokens - 1) / step_tokens;
+    }
+    return steps < step ? step - steps : 0;
 }
 
 bool step_read(const struct planner *planner, struct plan_state *front, uint32_t limit,
@@ -148,8 +178,8 @@ bool step_read(const struct planner *planner, struct plan_state *front, uint32_t
     assert(0 < out->length && out->length <= limit);
     assert(out->dataset < front->cursor.dataset_count);
     out->nominal_step = step_nominal(planner, front->stream_tokens);
-    out->stream_index = front->stream_parts++;
-    front->stream_tokens += out->length;
+    out->stream_index = front->stream_parts;
+    plan_state_pass(front, out->length);
     return true;
 }
 
@@ -239,6 +269,9 @@ static void step_begin(struct planner *planner, const struct plan_state *state) 
     planner->ahead_kept = planner->ahead_kept && plan_state_same_front(planner->after, state) &&
                           planner->after->waiting_count == state->waiting_count;
     plan_state_copy(planner->after, state);
+    if (section_begins(planner)) {
+        section_begin(planner);
+    }
     planner->held_before = state->waiting_count;
     planner->held_tokens = plan_state_waiting_tokens(state, UINT32_MAX);
     planner->leaving = 0;

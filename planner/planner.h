@@ -63,8 +63,16 @@ enum policy {
 };
 
 #define FIXED_BATCHES_MAX 64u
+#define PLAN_SECTIONS_MAX 256u
 
 enum loss_denominator { LOSS_CONSTANT = 0, LOSS_LABEL_TOKENS = 1 };
+
+/* What a job's later sections must keep to, or hold because of those before them (section.c). */
+struct plan_bounds {
+    uint32_t part_limit;      /* longest part, that of step 0; 0: by these options alone */
+    uint32_t parts_max;       /* parts that a state may hold, when more than waiting_max */
+    uint64_t tokens_held_max; /* tokens that may wait, when more than these options let */
+};
 
 struct plan_options {
     enum policy policy;
@@ -90,6 +98,15 @@ struct plan_options {
     enum loss_denominator loss_denominator;
     struct layout_options layouts;
     struct model_options model;
+    struct plan_bounds bounds; /* {0} in the first section; resolving leaves it */
+};
+
+/* Options in force from a step on, up to the next section's. */
+struct plan_section {
+    uint64_t step;  /* the first; 0 in the first section, ascending */
+    uint32_t blend; /* the source's, for what is read from then on; 0 in the first section, as
+                       before or one more in those after it */
+    struct plan_options options; /* resolved */
 };
 
 /* Checks every relation between the options and fills derived defaults in place (step_tokens,
@@ -97,14 +114,26 @@ struct plan_options {
  * as before. Resolving twice changes nothing. */
 int plan_options_resolve(struct plan_options *options, struct error *error);
 
+/* Resolves options that follow on `before` (resolved) within a job: takes over its bounds and
+ * refuses, as above, what may not change: policy, window, with fixed:K of several steps
+ * micro_batches, and micro-batches that cannot hold the job's longest parts. */
+int plan_options_follow(struct plan_options *options, const struct plan_options *before,
+                        struct error *error);
+
 /* Rows a micro-batch is rounded up to: lcm(2*CP, CP*TP). */
 uint64_t plan_row_unit(const struct plan_options *options);
 
 /* What a micro-batch may hold before padding: tokens_max rounded down to the row unit. */
 uint64_t plan_bin_tokens(const struct plan_options *options);
 
-/* Longest part: min(window, plan_bin_tokens). */
+/* Longest part: min(window, plan_bin_tokens), or bounds.part_limit. */
 uint32_t plan_part_limit(const struct plan_options *options);
+
+/* Parts that a state may hold: waiting_max or bounds.parts_max. */
+uint32_t plan_parts_max(const struct plan_options *options);
+
+/* Tokens that may wait, at most: by these options, or by those before them. */
+uint64_t plan_tokens_held_max(const struct plan_options *options);
 
 /* Policy <-> name ("plain", "fixed:1" to "fixed:64", "wlb:none", "wlb:bands", "wlb:level"). NULL
  * for a number, -EINVAL for a name that is none. */
@@ -124,6 +153,12 @@ struct planner;
  * NULL with the reason in `error`. */
 struct planner *planner_create(const struct plan_options *options,
                                const struct document_source *source, struct error *error);
+
+/* Likewise for the last of `count` sections (borrowed, to outlive the planner): it plans the steps
+ * from that section's on. Its states hold up to `parts_max` parts (at least plan_parts_max). */
+struct planner *planner_create_section(const struct plan_section *sections, uint32_t count,
+                                       uint32_t parts_max, const struct document_source *source,
+                                       struct error *error);
 void planner_destroy(struct planner *planner);
 
 const struct plan_options *planner_options(const struct planner *planner);
@@ -135,7 +170,9 @@ uint32_t planner_in_hand(const struct planner *planner);
 /* A state at step 0, sized for this planner. The caller owns it. */
 struct plan_state *planner_state_create(const struct planner *planner);
 
-/* Plans state->step. Returns 1 with a plan (the caller owns it) and the following state in `next`
+/* Plans state->step. In the first step of a section a drain that was begun is given up, to be
+ * decided anew, and the stream is blended anew behind all that has arrived or was delivered.
+ * Returns 1 with a plan (the caller owns it) and the following state in `next`
  * (created by planner_state_create; may not be `state`), 0 when no document is left (there is no
  * such step; `next` untouched), negative on failure (-ENOMEM only; `next` untouched).
  * No clock, no randomness: same (state, source, options), same bytes. Allocates nothing but the
@@ -144,11 +181,11 @@ struct plan_state *planner_state_create(const struct planner *planner);
 int plan_step(struct planner *planner, const struct plan_state *state, struct plan_state *next,
               struct step_plan **plan, struct error *error);
 
-/* Checks a decoded state against the corpus and the options: every waiting part and the open
- * document must exist with these lengths, no part is longer than the limit, no more waits than the
- * limits let, a drain has this many micro-batches a step, what was delivered early has these
- * tokens. Where the cursor stands is the source's to check, and before this: the stream is read
- * from it. -EBADMSG with dataset and document named. */
+/* Checks a decoded state against the corpus and the options (of the step before it): every waiting
+ * part and the open document must exist with these lengths, no part is longer than the limit, no
+ * more waits than the limits let, a drain has this many micro-batches a step, what was delivered
+ * early has these tokens. Where the cursor stands is the source's to check, and before this: the
+ * stream is read from it. -EBADMSG with dataset and document named. */
 int planner_check_state(struct planner *planner, const struct plan_state *state,
                         struct error *error);
 

@@ -13,14 +13,14 @@
 
 /* Position and counters of one dataset. arrived includes dropped, always. */
 struct dataset_cursor {
-    uint64_t position;      /* documents taken in this epoch, in reading order */
-    uint64_t epoch;         /* passes finished */
-    uint64_t stream_tokens; /* tokens given to the stream so far, all epochs: blending's memory */
-    uint64_t arrived_documents;  /* first parts given, and documents dropped */
-    uint64_t arrived_tokens;     /* tokens given, and tokens dropped */
-    uint64_t dropped_documents;  /* whole documents dropped: empty, or overlong under `drop` */
-    uint64_t dropped_tokens;     /* tokens of dropped documents, and those cut off by `truncate` */
-    uint64_t truncated_tokens;   /* the part of dropped_tokens that `truncate` cut off */
+    uint64_t position;          /* documents taken in this epoch, in reading order */
+    uint64_t epoch;             /* passes finished */
+    uint64_t stream_tokens;     /* tokens given since the blend in force began: blending's memory */
+    uint64_t arrived_documents; /* first parts given, and documents dropped */
+    uint64_t arrived_tokens;    /* tokens given, and tokens dropped */
+    uint64_t dropped_documents; /* whole documents dropped: empty, or overlong under `drop` */
+    uint64_t dropped_tokens;    /* tokens of dropped documents, and those cut off by `truncate` */
+    uint64_t truncated_tokens;  /* the part of dropped_tokens that `truncate` cut off */
     uint64_t overlong_documents; /* documents over the part limit, whichever rule applied */
     uint64_t empty_documents;
 };
@@ -35,6 +35,7 @@ struct source_cursor {
     uint64_t open_document;
     uint64_t open_epoch;
     uint32_t open_length; /* tokens of the whole document (after truncation) */
+    uint32_t blend;       /* which of the source's blends is in force; a source may know only 0 */
 };
 
 struct document_source {

@@ -51,6 +51,9 @@ void plan_state_copy_front(struct plan_state *to, const struct plan_state *from)
     assert(to->cursor.dataset_count == from->cursor.dataset_count);
     to->stream_tokens = from->stream_tokens;
     to->stream_parts = from->stream_parts;
+    to->blend_switch_count = from->blend_switch_count;
+    memcpy(to->blend_switches, from->blend_switches,
+           from->blend_switch_count * sizeof *to->blend_switches);
     to->cursor = from->cursor;
     to->cursor.datasets = datasets;
     memcpy(datasets, from->cursor.datasets, from->cursor.dataset_count * sizeof *datasets);
@@ -67,6 +70,51 @@ void plan_state_copy(struct plan_state *to, const struct plan_state *from) {
     memcpy(to->waiting, from->waiting, from->waiting_count * sizeof *to->waiting);
 }
 
+/* Switches of blend that the front has come to. Every dataset is then even with its weight. */
+static void state_switch(struct plan_state *state) {
+    while (state->blend_switch_count > 0 && state->blend_switches[0] <= state->stream_parts) {
+        state->blend_switch_count--;
+        memmove(state->blend_switches, state->blend_switches + 1,
+                state->blend_switch_count * sizeof *state->blend_switches);
+        state->cursor.blend++;
+        for (uint32_t i = 0; i < state->cursor.dataset_count; i++) {
+            state->cursor.datasets[i].stream_tokens = 0;
+        }
+    }
+}
+
+void plan_state_pass(struct plan_state *state, uint32_t tokens) {
+    state->stream_parts++;
+    state->stream_tokens += tokens;
+    state_switch(state);
+}
+
+void plan_state_switch_blend(struct plan_state *state, uint64_t index) {
+    assert(state->blend_switch_count < BLEND_SWITCHES_MAX && index >= state->stream_parts);
+    state->blend_switches[state->blend_switch_count++] = index;
+    state_switch(state);
+}
+
+uint64_t plan_state_known_end(const struct plan_state *state) {
+    if (state->run_count == 0) {
+        return state->stream_parts;
+    }
+    const struct delivered_run *last = &state->runs[state->run_count - 1];
+    return last->index + last->count;
+}
+
+uint32_t plan_state_datasets(const struct plan_state *state) {
+    static const struct dataset_cursor no_cursor;
+    static const struct delay_counts no_delays;
+    uint32_t count = state->cursor.dataset_count;
+    while (count > 0 &&
+           memcmp(&state->cursor.datasets[count - 1], &no_cursor, sizeof no_cursor) == 0 &&
+           memcmp(&state->delays[count - 1], &no_delays, sizeof no_delays) == 0) {
+        count--;
+    }
+    return count;
+}
+
 void plan_state_reset(struct plan_state *state) {
     uint32_t datasets = state->cursor.dataset_count;
     state_assign(state, &(struct plan_state){0});
@@ -75,7 +123,7 @@ void plan_state_reset(struct plan_state *state) {
 }
 
 static bool state_same_cursor(const struct source_cursor *a, const struct source_cursor *b) {
-    return a->open == b->open && a->open_dataset == b->open_dataset &&
+    return a->blend == b->blend && a->open == b->open && a->open_dataset == b->open_dataset &&
            a->open_offset == b->open_offset && a->open_document == b->open_document &&
            a->open_epoch == b->open_epoch && a->open_length == b->open_length &&
            memcmp(a->datasets, b->datasets, a->dataset_count * sizeof *a->datasets) == 0;
@@ -87,6 +135,9 @@ bool plan_state_same_front(const struct plan_state *a, const struct plan_state *
            a->stream_tokens == b->stream_tokens && a->stream_parts == b->stream_parts &&
            a->run_count == b->run_count &&
            memcmp(a->runs, b->runs, a->run_count * sizeof *a->runs) == 0 &&
+           a->blend_switch_count == b->blend_switch_count &&
+           memcmp(a->blend_switches, b->blend_switches,
+                  a->blend_switch_count * sizeof *a->blend_switches) == 0 &&
            state_same_cursor(&a->cursor, &b->cursor);
 }
 

@@ -19,6 +19,7 @@
 #include "queues/bands.h"
 
 #define DELAY_BUCKETS         65u                       /* delays of 0..63 steps, and 64 or more */
+#define BLEND_SWITCHES_MAX    255u                      /* that lie ahead */
 #define PLAN_STATE_NUMBER_MAX ((UINT64_C(1) << 62) - 1) /* of every counter here */
 
 /* Tokens delivered from one dataset, by delay. */
@@ -71,6 +72,10 @@ struct plan_state {
     uint32_t waiting_max;       /* capacity of waiting and of runs, fixed at creation */
     struct delivered_run *runs; /* ascending, a part that is not delivered before each */
     uint32_t run_count;
+    /* Stream indexes ahead of the front from which on the next blends hold, in order. Parts before
+     * them were arranged by older weights, and of some it is known that they were delivered. */
+    uint64_t blend_switches[BLEND_SWITCHES_MAX];
+    uint32_t blend_switch_count;
 };
 
 /* A state at step 0 of a stream with `datasets` (> 0) datasets; NULL when out of memory. The owner
@@ -82,22 +87,36 @@ void plan_state_destroy(struct plan_state *state);
  * been created with the same sizes. */
 void plan_state_copy(struct plan_state *to, const struct plan_state *from);
 
-/* The front alone: cursor, stream_tokens and stream_parts. */
+/* The front alone: cursor, stream_tokens, stream_parts and the switches of blend ahead of it. */
 void plan_state_copy_front(struct plan_state *to, const struct plan_state *from);
+
+/* Another part was read at the front. */
+void plan_state_pass(struct plan_state *state, uint32_t tokens);
+
+/* The blend after the last one that is known begins at this part, at the front or ahead of it. */
+void plan_state_switch_blend(struct plan_state *state, uint64_t index);
+
+/* First stream index behind which nothing is known to be delivered. */
+uint64_t plan_state_known_end(const struct plan_state *state);
+
+/* The first datasets, with all that were ever touched among them. */
+uint32_t plan_state_datasets(const struct plan_state *state);
 
 /* Back to step 0 of the stream; sizes stay. */
 void plan_state_reset(struct plan_state *state);
 
-/* Canonical bytes: a header (magic, version), minimal LEB128 integers, XXH3-64 at the end. At most
+/* Canonical bytes: a header (magic, version), minimal LEB128 integers, XXH3-64 at the end. Datasets
+ * behind the last that was ever touched are left out, so that one that is yet to be appended makes
+ * no difference. At most
  * 24 bytes per waiting document (2^10 datasets of 2^35 documents of 2^28 tokens, neighbours in the
  * list within 2^13 parts and 2^6 steps of one another), and 2 to 20 bytes per run. Returns the
  * bytes needed, writes only if they fit `capacity`. */
 size_t plan_state_encode(const struct plan_state *state, uint8_t *out, size_t capacity);
 
-/* Fills `state` (created with the same dataset count). Refuses, with the offset, whatever
- * plan_state_encode would not have written: -EBADMSG damaged, -ENOSYS another version, -ENOBUFS
- * more waiting documents or runs than waiting_max, -EINVAL another dataset count. On failure the
- * state is as after creation. Hostile input is expected here. */
+/* Fills `state`. Reads version 2 too, which had all datasets and one blend. Refuses, with the
+ * offset, whatever encoding would not have written: -EBADMSG damaged, -ENOSYS another version,
+ * -ENOBUFS more waiting documents or runs than waiting_max, -EINVAL more datasets than the state
+ * was created with. On failure the state is as after creation. Hostile input is expected here. */
 int plan_state_decode(struct plan_state *state, const uint8_t *bytes, size_t count,
                       struct error *error);
 

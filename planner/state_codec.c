@@ -5,18 +5,21 @@
  * holds for every state of a stream is required at the place where it can be seen, so an offence
  * has an offset: while encoding it is a programmer's error, while decoding the blob's.
  *
- *     "BLPS" version | counters | cursor | delays | waiting parts | runs | XXH3-64, big endian
+ *     "BLPS" version | counters | cursor | delays | waiting parts | runs | switches of blend |
+ *     XXH3-64, big endian
  *
  * A waiting part: dataset * 16 + flags, document, [epochs ago], length, [offset], [tokens behind],
  * and stream index, nominal step and bin as differences from the part before. A run: the parts
- * between the one before (or the front) and it, and its own. */
+ * between the one before (or the front) and it, and its own. A switch: the parts between the one
+ * before (or the front) and it. */
 #include "planner/state.h"
 
 #include <assert.h>
 #include <string.h>
 #include <xxhash.h>
 
-#define STATE_VERSION    2u
+#define STATE_VERSION    3u
+#define STATE_OLDEST     2u /* without blends, and with every dataset of the config */
 #define STATE_HASH_BYTES 8u
 #define STATE_REMEDY     "restore an older copy, or start the job anew"
 
@@ -27,7 +30,9 @@ struct codec {
     uint8_t *out;
     size_t count; /* bytes that may be read, or written */
     size_t at;    /* while encoding it may run past count: then nothing more is written */
-    int code;     /* decoding: the first refusal */
+    uint64_t version;
+    uint32_t datasets; /* in the blob: those behind them were never touched */
+    int code;          /* decoding: the first refusal */
     size_t refused_at;
     const char *refused;
     const char *because; /* "" when `refused` says it all */
@@ -182,10 +187,10 @@ static void codec_open_document(struct codec *codec, struct source_cursor *curso
 }
 
 static void codec_cursor(struct codec *codec, struct source_cursor *cursor) {
-    uint64_t datasets = codec_number(codec, cursor->dataset_count, UINT32_MAX, "datasets");
-    codec_require(codec, datasets == cursor->dataset_count, -EINVAL,
-                  "another number of datasets than the config has");
-    for (uint32_t i = 0; codec->code == 0 && i < cursor->dataset_count; i++) {
+    codec->datasets = (uint32_t)codec_number(codec, codec->datasets, UINT32_MAX, "datasets");
+    codec_require(codec, codec->datasets <= cursor->dataset_count, -EINVAL,
+                  "more datasets than the config has");
+    for (uint32_t i = 0; codec->code == 0 && i < codec->datasets; i++) {
         struct dataset_cursor dataset = cursor->datasets[i];
         codec_dataset(codec, &dataset);
         if (codec->in != NULL) {
@@ -193,6 +198,9 @@ static void codec_cursor(struct codec *codec, struct source_cursor *cursor) {
         }
     }
     codec_open_document(codec, cursor);
+    if (codec->version > STATE_OLDEST) {
+        cursor->blend = (uint32_t)codec_number(codec, cursor->blend, UINT32_MAX, "blend");
+    }
 }
 
 static void codec_delay(struct codec *codec, struct delay_counts *delays) {
@@ -223,13 +231,16 @@ static void codec_delay(struct codec *codec, struct delay_counts *delays) {
 }
 
 static void codec_delays(struct codec *codec, struct plan_state *state) {
-    for (uint32_t i = 0; codec->code == 0 && i < state->cursor.dataset_count; i++) {
+    for (uint32_t i = 0; codec->code == 0 && i < codec->datasets; i++) {
         struct delay_counts delays = state->delays[i];
         codec_delay(codec, &delays);
         if (codec->in != NULL) {
             state->delays[i] = delays;
         }
     }
+    codec_check(codec,
+                codec->version == STATE_OLDEST || codec->datasets == plan_state_datasets(state),
+                "a last dataset that was never touched");
 }
 
 enum { FLAG_LEFT_OVER = 1, FLAG_EPOCH = 2, FLAG_OFFSET = 4, FLAG_TAIL = 8, FLAGS = 16 };
@@ -292,7 +303,8 @@ static void codec_waiting(struct codec *codec, const struct plan_state *state,
     uint64_t head = codec->in == NULL
                         ? (uint64_t)document->dataset * FLAGS + waiting_flags(state, part)
                         : 0;
-    head = codec_number(codec, head, (uint64_t)state->cursor.dataset_count * FLAGS - 1, "dataset");
+    codec_check(codec, codec->datasets > 0, "a part of no dataset");
+    head = codec_number(codec, head, (uint64_t)codec->datasets * FLAGS - 1, "dataset");
     document->dataset = (uint32_t)(head / FLAGS);
     part->kind = (head & FLAG_LEFT_OVER) != 0 ? WAITING_LEFT_OVER : WAITING_IN_QUEUE;
     codec_document(codec, state, head % FLAGS, document);
@@ -355,18 +367,42 @@ static void codec_runs(struct codec *codec, struct plan_state *state) {
                 "early tokens without a run, or a run without tokens");
 }
 
+static void codec_blend_switches(struct codec *codec, struct plan_state *state) {
+    uint64_t count = codec_number(codec, state->blend_switch_count, BLEND_SWITCHES_MAX,
+                                  "blend switches");
+    uint64_t before = state->stream_parts;
+    for (uint32_t i = 0; codec->code == 0 && i < count; i++) {
+        uint64_t index = codec->in == NULL ? state->blend_switches[i] : before;
+        index = before + codec_count(codec, index - before, "switch");
+        codec_check_value(
+            codec, index > state->stream_parts && index <= plan_state_known_end(state), "switch");
+        if (codec->in != NULL) {
+            state->blend_switches[i] = index;
+        }
+        before = index;
+    }
+    state->blend_switch_count = codec->code == 0 ? (uint32_t)count : 0;
+}
+
 static void codec_state(struct codec *codec, struct plan_state *state) {
     codec_counters(codec, state);
     codec_cursor(codec, &state->cursor);
     codec_delays(codec, state);
     codec_waiting_parts(codec, state);
     codec_runs(codec, state);
+    if (codec->version > STATE_OLDEST) {
+        codec_blend_switches(codec, state);
+    }
     codec_check(codec, codec->code != 0 || plan_state_conserves(state),
                 "tokens that were lost or made");
 }
 
 static size_t state_encode(const struct plan_state *state, uint8_t *out, size_t capacity) {
-    struct codec codec = {.out = out, .count = capacity, .at = sizeof state_magic};
+    struct codec codec = {.out = out,
+                          .count = capacity,
+                          .at = sizeof state_magic,
+                          .version = STATE_VERSION,
+                          .datasets = plan_state_datasets(state)};
     struct plan_state record = *state;
     if (capacity >= sizeof state_magic) {
         memcpy(out, state_magic, sizeof state_magic);
@@ -398,10 +434,10 @@ static void codec_envelope(struct codec *codec, const uint8_t *bytes, size_t cou
     }
     codec->count = count - STATE_HASH_BYTES;
     codec->at = sizeof state_magic;
-    uint64_t version = codec_get(codec, "version");
-    codec_require(codec, version == STATE_VERSION, -ENOSYS,
-                  version > STATE_VERSION ? "written by a newer ballast"
-                                          : "written by an older ballast");
+    codec->version = codec_get(codec, "version");
+    codec_require(codec, STATE_OLDEST <= codec->version && codec->version <= STATE_VERSION, -ENOSYS,
+                  codec->version > STATE_VERSION ? "written by a newer ballast"
+                                                 : "written by an older ballast");
     XXH64_canonical_t hash;
     XXH64_canonicalFromHash(&hash, XXH3_64bits(bytes, codec->count));
     codec_check(codec, memcmp(hash.digest, bytes + codec->count, STATE_HASH_BYTES) == 0,

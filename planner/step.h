@@ -24,6 +24,10 @@ enum departure {
 
 struct planner {
     struct plan_options options;
+    const struct plan_section *sections; /* borrowed; the last is these options'. NULL: it is the
+                                            only one */
+    uint32_t section_count;
+    uint32_t parts_max; /* capacity of states */
     struct work_model model;
     const struct document_source *source; /* borrowed */
     uint64_t row_unit;
@@ -48,7 +52,7 @@ struct planner {
     uint32_t ahead;          /* parts looked at and not delivered */
     bool ahead_kept;         /* they are those of the state in hand */
 
-    /* By held part, or by row: waiting_max long. */
+    /* By held part, or by row: parts_max long. */
     struct waiting *rows; /* the step's documents by (micro-batch, row order) */
     uint8_t *departures;
     uint8_t *verdicts;
@@ -66,7 +70,7 @@ struct planner {
     void *level_scratch;
     struct fixed_piece *pieces; /* fixed: documents_max of them */
     void *fixed_scratch;
-    struct fragment *fragments; /* of one rank: layout_rank_fragments_max(waiting_max) */
+    struct fragment *fragments; /* of one rank: layout_rank_fragments_max(parts_max) */
 
     /* By bin: step_bins_max long. The first bins are the step's micro-batches. */
     uint32_t *row_begins; /* bin b is rows[row_begins[b]] to before rows[row_begins[b + 1]] */
@@ -89,7 +93,7 @@ struct planner {
 
 /* Bins of a drain, at most: with one for every held part, all of them have a place. */
 static inline uint32_t step_bins_max(const struct plan_options *options) {
-    return options->waiting_max + options->micro_batches;
+    return plan_parts_max(options) + options->micro_batches;
 }
 
 /* Steps' worth of tokens (micro_batches * tokens_max) that are in hand at most. */
@@ -102,6 +106,10 @@ uint64_t step_nominal(const struct planner *planner, uint64_t offset);
  * its nominal step. False at the end of the stream. */
 bool step_read(const struct planner *planner, struct plan_state *front, uint32_t limit,
                struct document *out);
+
+/* Whether the step is the first of a section that follows on another; moving `after` there. */
+bool section_begins(const struct planner *planner);
+void section_begin(struct planner *planner);
 
 /* Packs the held parts indexes[0..count) into bins: fills bins[], order[] (both about positions in
  * indexes), bin_works and bin_tokens_held. Returns how many found no place. */

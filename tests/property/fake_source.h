@@ -22,12 +22,18 @@ struct fake_source {
     uint64_t epochs; /* 0: for ever */
     enum fake_overlong overlong;
     uint32_t overlong_limit; /* longer documents are truncated or dropped */
+    const uint64_t *weights; /* of the blends after the first, a row each; 0 takes no part */
 };
 
 /* Another order in every epoch. */
 static inline uint64_t fake_document(const struct fake_dataset *dataset, uint64_t epoch,
                                      uint64_t position) {
     return (position + epoch * (dataset->documents / 2 + 1)) % dataset->documents;
+}
+
+static inline uint64_t fake_weight(const struct fake_source *fake, uint32_t blend, uint32_t i) {
+    return blend == 0 ? fake->datasets[i].weight
+                      : fake->weights[(size_t)(blend - 1) * fake->source.dataset_count + i];
 }
 
 static inline int fake_choose(const struct fake_source *fake, const struct source_cursor *cursor,
@@ -37,16 +43,17 @@ static inline int fake_choose(const struct fake_source *fake, const struct sourc
     __int128 best = 0;
     int found = 0;
     for (uint32_t i = 0; i < cursor->dataset_count; i++) {
-        weights += fake->datasets[i].weight;
+        weights += fake_weight(fake, cursor->blend, i);
         tokens += cursor->datasets[i].stream_tokens;
     }
     for (uint32_t i = 0; i < cursor->dataset_count; i++) {
         const struct fake_dataset *dataset = &fake->datasets[i];
-        if (dataset->documents == 0 ||
+        uint64_t weight = fake_weight(fake, cursor->blend, i);
+        if (dataset->documents == 0 || weight == 0 ||
             (fake->epochs > 0 && cursor->datasets[i].epoch == fake->epochs)) {
             continue;
         }
-        __int128 deficit = (__int128)dataset->weight * tokens -
+        __int128 deficit = (__int128)weight * tokens -
                            (__int128)cursor->datasets[i].stream_tokens * weights;
         if (found == 0 || deficit > best) {
             best = deficit;

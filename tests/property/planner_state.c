@@ -70,6 +70,18 @@ static void make_runs(uint64_t *dice, struct plan_state *state) {
     }
 }
 
+/* New weights from some of the parts on that lie before the last run's end. */
+static void make_switches(uint64_t *dice, struct plan_state *state) {
+    uint64_t ahead = plan_state_known_end(state) - state->stream_parts;
+    uint64_t index = 0;
+    state->cursor.blend = (uint32_t)number(dice, 8);
+    while (ahead > 0 && state->blend_switch_count < 9 && splitmix_between(dice, 0, 2) > 0) {
+        index += number(dice, 11) % (ahead - index + 1);
+        index += index == 0;
+        state->blend_switches[state->blend_switch_count++] = state->stream_parts + index;
+    }
+}
+
 static int drain_order(const void *a, const void *b) {
     const struct waiting *x = a;
     const struct waiting *y = b;
@@ -169,6 +181,7 @@ static struct plan_state *make_state(uint64_t seed) {
     make_waiting(&dice, state);
     make_drain(&dice, state);
     make_runs(&dice, state);
+    make_switches(&dice, state);
     make_books(&dice, state);
     return state;
 }
@@ -187,12 +200,16 @@ static bool states_equal(const struct plan_state *a, const struct plan_state *b)
                     a->cursor.open_epoch == b->cursor.open_epoch &&
                     a->cursor.open_offset == b->cursor.open_offset &&
                     a->cursor.open_length == b->cursor.open_length &&
+                    a->cursor.blend == b->cursor.blend &&
+                    a->blend_switch_count == b->blend_switch_count &&
                     memcmp(a->queue_released, b->queue_released, sizeof a->queue_released) == 0;
     return counters &&
            memcmp(a->cursor.datasets, b->cursor.datasets, datasets * sizeof *a->cursor.datasets) ==
                0 &&
            memcmp(a->delays, b->delays, datasets * sizeof *a->delays) == 0 &&
            memcmp(a->runs, b->runs, a->run_count * sizeof *a->runs) == 0 &&
+           memcmp(a->blend_switches, b->blend_switches,
+                  a->blend_switch_count * sizeof *a->blend_switches) == 0 &&
            memcmp(a->waiting, b->waiting, a->waiting_count * sizeof *a->waiting) == 0;
 }
 
@@ -305,6 +322,7 @@ static size_t make_small(uint64_t seed, uint8_t *bytes, uint32_t *datasets) {
     make_drain(&dice, made);
     make_runs(&dice, made);
     made->run_count = made->run_count < 4 ? made->run_count : 4;
+    make_switches(&dice, made);
     make_books(&dice, made);
     *datasets = made->cursor.dataset_count;
     size_t count = plan_state_encode(made, bytes, BYTES);
@@ -374,12 +392,56 @@ static void an_integer_of_65_bits_is_refused(void **state) {
     plan_state_destroy(fresh);
 }
 
+/* One that is yet to be appended makes no difference to the bytes. */
+static void datasets_that_were_never_touched_are_not_written(void **state) {
+    (void)state;
+    static uint8_t bytes[BYTES];
+    static uint8_t again[BYTES];
+    for (uint64_t seed = 1; seed <= 50; seed++) {
+        struct plan_state *made = make_state(seed);
+        uint32_t datasets = made->cursor.dataset_count;
+        struct plan_state *wider = plan_state_create(datasets + 3, WAITING_MAX);
+        size_t count = plan_state_encode(made, bytes, sizeof bytes);
+        CHECK(seed, plan_state_decode(wider, bytes, count, NULL) == 0);
+        CHECK(seed, plan_state_datasets(wider) == plan_state_datasets(made));
+        CHECK(seed, plan_state_encode(wider, again, sizeof again) == count);
+        CHECK(seed, memcmp(bytes, again, count) == 0);
+        plan_state_destroy(made);
+        plan_state_destroy(wider);
+    }
+}
+
+/* Of a stream of two datasets with parts delivered early. */
+static void the_version_before_is_read(void **state) {
+    (void)state;
+    static uint8_t bytes[BYTES];
+    bool canonical;
+    uint8_t old[] = {0x42, 0x4c, 0x50, 0x53, 0x02, 0x02, 0x98, 0x01, 0x00, 0x9a, 0x01, 0x07, 0x98,
+                     0x01, 0x03, 0x05, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x04,
+                     0x00, 0x0f, 0x04, 0x0f, 0x01, 0x00, 0x00, 0x00, 0x01, 0x03, 0x00, 0x8b, 0x01,
+                     0x03, 0x8b, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x01, 0x02, 0x00, 0x7e,
+                     0x94, 0x01, 0x02, 0x06, 0x01, 0x00, 0x00, 0x02, 0x05, 0x06, 0x05, 0x06, 0x01,
+                     0x02, 0x02, 0x02, 0x87, 0x01, 0x06, 0x01, 0x00, 0x03, 0x04, 0x05, 0x03, 0x02,
+                     0x05, 0x01, 0x06, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00};
+    struct plan_state *decoded = plan_state_create(3, WAITING_MAX);
+    rehash(old, sizeof old);
+    assert_int_equal(plan_state_decode(decoded, old, sizeof old, NULL), 0);
+    assert_int_equal(decoded->cursor.blend, 0);
+    assert_int_equal(decoded->run_count, 2);
+    assert_int_equal(plan_state_datasets(decoded), 2);
+    size_t count = plan_state_encode(decoded, bytes, sizeof bytes);
+    assert_int_equal(bytes[4], 3);
+    assert_int_equal(decode(2, bytes, count, &canonical), 0);
+    assert_true(canonical);
+    plan_state_destroy(decoded);
+}
+
 static void refusals_say_which(void **state) {
     (void)state;
     static uint8_t bytes[BYTES];
-    struct plan_state *made = make_state(5);
+    struct plan_state *made = make_state(6);
     uint32_t datasets = made->cursor.dataset_count;
-    struct plan_state *other = plan_state_create(datasets + 1, WAITING_MAX);
+    struct plan_state *other = plan_state_create(datasets - 1, WAITING_MAX);
     struct plan_state *small = plan_state_create(datasets, made->waiting_count - 1);
     struct error error;
     size_t count = plan_state_encode(made, bytes, sizeof bytes);
@@ -389,7 +451,7 @@ static void refusals_say_which(void **state) {
     assert_non_null(strstr(error.text, "queues.waiting_max"));
     assert_int_equal(plan_state_decode(made, bytes, 0, &error), -EBADMSG);
     assert_int_equal(plan_state_decode(made, NULL, 0, &error), -EBADMSG);
-    bytes[4] = 3; /* the version */
+    bytes[4] = 4; /* the version */
     assert_int_equal(plan_state_decode(made, bytes, count, &error), -ENOSYS);
     assert_non_null(strstr(error.text, "byte 5"));
     bytes[4] = 1;
@@ -408,6 +470,8 @@ int main(void) {
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(every_flipped_bit_is_refused_or_means_itself),
         cmocka_unit_test(an_integer_of_65_bits_is_refused),
+        cmocka_unit_test(datasets_that_were_never_touched_are_not_written),
+        cmocka_unit_test(the_version_before_is_read),
         cmocka_unit_test(refusals_say_which),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -227,6 +227,70 @@ static void level_parameters_are_the_presets_or_given(void **state) {
     refuses(options, "level.candidate_length = 0");
 }
 
+static void refuses_to_follow(struct plan_options options, const struct plan_options *before,
+                              const char *key) {
+    struct plan_options given = options;
+    struct error error = {0};
+    assert_int_equal(plan_options_follow(&options, before, &error), -EINVAL);
+    if (strstr(error.text, key) == NULL || strchr(error.text, ';') == NULL) {
+        print_error("'%s' names no '%s', or no remedy\n", error.text, key);
+        fail();
+    }
+    assert_memory_equal(&options, &given, sizeof options);
+}
+
+static void a_job_keeps_policy_window_and_longest_parts(void **state) {
+    (void)state;
+    struct plan_options before = resolved(job());
+    struct plan_options options = job();
+    options.policy = POLICY_WLB_NONE;
+    refuses_to_follow(options, &before, "plan.policy");
+    options = job();
+    options.window = 65536;
+    refuses_to_follow(options, &before, "plan.window");
+    options = job();
+    options.tokens_max = 131071;
+    refuses_to_follow(options, &before, "plan.tokens_max");
+    options = job();
+    options.dp = 3;
+    refuses_to_follow(options, &before, "plan.micro_batches");
+    options = job();
+    options.micro_batches = 24;
+    options.tokens_max = 2 * 131072;
+    assert_int_equal(plan_options_follow(&options, &before, NULL), 0);
+    assert_int_equal(plan_part_limit(&options), 131072);
+    assert_int_equal(options.step_tokens, 24 * 131072);
+}
+
+/* A micro-batch that held less at first keeps parts short for ever, and what waits for it fits. */
+static void a_job_keeps_the_bounds_of_its_sections(void **state) {
+    (void)state;
+    struct plan_options before = job();
+    before.tokens_max = 100000;
+    before = resolved(before);
+    struct plan_options options = job();
+    options.waiting_max = before.waiting_max - 100;
+    options.documents_max = 100;
+    options.backlog_max = 0;
+    assert_int_equal(plan_options_follow(&options, &before, NULL), 0);
+    assert_int_equal(plan_part_limit(&options), 100000);
+    assert_int_equal(plan_parts_max(&options), before.waiting_max);
+    assert_int_equal(plan_tokens_held_max(&options), plan_tokens_held_max(&before));
+}
+
+static void fixed_packs_as_many_windows_ahead_as_it_began_with(void **state) {
+    (void)state;
+    struct plan_options options = job();
+    options.policy = (enum policy)(POLICY_FIXED + 4);
+    struct plan_options before = resolved(options);
+    options.micro_batches = 16;
+    refuses_to_follow(options, &before, "plan.micro_batches");
+    options.policy = (enum policy)(POLICY_FIXED + 1);
+    before = resolved(options);
+    options.micro_batches = 24;
+    assert_int_equal(plan_options_follow(&options, &before, NULL), 0);
+}
+
 static void policies_have_names(void **state) {
     (void)state;
     enum policy policy = POLICY_PLAIN;
@@ -261,6 +325,9 @@ int main(void) {
         cmocka_unit_test(plain_wants_windows_that_the_ranks_divide),
         cmocka_unit_test(the_smallest_job_resolves),
         cmocka_unit_test(level_parameters_are_the_presets_or_given),
+        cmocka_unit_test(a_job_keeps_policy_window_and_longest_parts),
+        cmocka_unit_test(a_job_keeps_the_bounds_of_its_sections),
+        cmocka_unit_test(fixed_packs_as_many_windows_ahead_as_it_began_with),
         cmocka_unit_test(policies_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
