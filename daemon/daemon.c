@@ -235,17 +235,43 @@ static int daemon_open_corpus(struct daemon *daemon, struct error *error) {
     return code;
 }
 
+static int daemon_job_datasets(const struct catalog *catalog, struct store_dataset *out,
+                               struct error *error) {
+    int code = 0;
+    for (uint32_t i = 0; code == 0 && i < catalog_count(catalog); i++) {
+        const struct dataset *dataset = catalog_dataset(catalog, i);
+        out[i] = (struct store_dataset){.name = dataset_name(dataset),
+                                        .dtype = dataset_dtype(dataset),
+                                        .documents = dataset_documents(dataset),
+                                        .tokens = dataset_tokens(dataset),
+                                        .bin_bytes = dataset_bin_bytes(dataset)};
+        code = dataset_fingerprint(dataset, out[i].fingerprint, error);
+    }
+    return code;
+}
+
 static int daemon_open_store(struct daemon *daemon, struct error *error) {
     char *plan_text = config_plan_text(daemon->config);
-    struct store_job job = {.plan_text = plan_text, .version = DAEMON_VERSION_TEXT};
-    if (plan_text == NULL) {
-        return error_set(error, -ENOMEM, "out of memory");
+    uint32_t count = catalog_count(daemon->catalog);
+    struct store_dataset *datasets = calloc(count, sizeof *datasets);
+    struct store_job job = {.plan_text = plan_text,
+                            .version = DAEMON_VERSION_TEXT,
+                            .datasets = datasets,
+                            .dataset_count = count};
+    int code = plan_text == NULL || datasets == NULL
+                   ? error_set(error, -ENOMEM, "out of memory")
+                   : daemon_job_datasets(daemon->catalog, datasets, error);
+    if (code < 0) {
+        free(datasets);
+        free(plan_text);
+        return code;
     }
     config_job_digest(daemon->config, daemon->fingerprint, job.job_digest);
     memcpy(daemon->job.job_digest, job.job_digest, sizeof daemon->job.job_digest);
     log_line(LOG_INFO, "store", "opening directory=%s sqlite=%s", daemon->config->state_dir,
              store_library_version());
-    int code = store_open(daemon->config->state_dir, &job, &daemon->store, error);
+    code = store_open(daemon->config->state_dir, &job, &daemon->store, error);
+    free(datasets);
     free(plan_text);
     if (code == 0) {
         code = FAILPOINT_ERROR(store_opened, error);
@@ -322,7 +348,11 @@ static int daemon_open_world(struct daemon *daemon, struct error *error) {
 
 static int daemon_start_threads(struct daemon *daemon, struct error *error) {
     const struct recovered *recovered = &daemon->recovered;
-    int code = memo_start(daemon->store, recovered->steps_end, recovered->committed_step,
+    struct plan_state *scratch = planner_state_create(daemon->planner);
+    if (scratch == NULL) {
+        return error_set(error, -ENOMEM, "out of memory");
+    }
+    int code = memo_start(daemon->store, scratch, recovered->steps_end, recovered->committed_step,
                           daemon_wake, daemon, &daemon->memo, error);
     if (code < 0) {
         return code;

@@ -12,6 +12,7 @@
 
 #define MEMO_WAL_BYTES_IDLE (1u << 20) /* written back when nothing else is to do */
 #define MEMO_WAL_BYTES_BUSY (8u << 20) /* written back before the next group */
+#define MEMO_GROUP_BYTES    (2u << 20) /* of states, so that a group fits the WAL's 16 MB */
 #define MEMO_IDLE_MS        50
 #define MEMO_FULL_RETRY_MS  1000
 
@@ -33,7 +34,8 @@ struct memo_group {
 struct memo {
     /* Immutable after start. */
     pthread_t thread;
-    struct store *store; /* its thread's only */
+    struct store *store;        /* its thread's only */
+    struct plan_state *scratch; /* likewise */
     void (*wake)(void *context);
     void *context;
 
@@ -41,6 +43,7 @@ struct memo {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     bool stopping;
+    bool unsettled; /* groups were stored since store_settle */
     struct memo_group gathered;
     struct memo_fetched *wanted;  /* oldest first */
     struct memo_fetched *answers; /* oldest first */
@@ -91,10 +94,45 @@ static struct memo_fetched *memo_shift(struct memo_fetched **list) {
 
 /* Store's thread */
 
+/* The first of what has gathered, as much as one group may hold; the commits only with the last of
+ * their steps. */
+static struct memo_group memo_group_take(struct memo_group *gathered) {
+    struct memo_group group = *gathered;
+    size_t bytes = 0;
+    for (struct memo_put *put = group.puts; put != NULL && put->next != NULL; put = put->next) {
+        bytes += put->row.state_bytes;
+        if (bytes + put->next->row.state_bytes > MEMO_GROUP_BYTES) {
+            gathered->puts = put->next;
+            put->next = NULL;
+            group.puts_tail = &put->next;
+            group.committed = false;
+            return group;
+        }
+    }
+    memo_group_reset(gathered);
+    return group;
+}
+
+/* The rows of the newest state, in the group that stores it. */
+static int memo_write_rows(struct memo *memo, const struct store_step *newest,
+                           struct error *error) {
+    int code = plan_state_decode(memo->scratch, newest->state, newest->state_bytes, error);
+    if (code < 0) {
+        store_rollback(memo->store);
+        return code;
+    }
+    return store_put_rows(memo->store, memo->scratch, error);
+}
+
 static int memo_write(struct memo *memo, const struct memo_group *group, struct error *error) {
+    const struct store_step *newest = NULL;
     int code = store_begin(memo->store, error);
     for (const struct memo_put *put = group->puts; code == 0 && put != NULL; put = put->next) {
         code = store_put_step(memo->store, &put->row, error);
+        newest = &put->row;
+    }
+    if (code == 0 && newest != NULL && memo->scratch != NULL) {
+        code = memo_write_rows(memo, newest, error);
     }
     if (code == 0 && group->committed) {
         code = store_put_committed(memo->store, group->committed_step, error);
@@ -153,6 +191,7 @@ static void memo_stored(struct memo *memo, const struct memo_group *group, uint6
     memo->progress.commit_ns = commit_ns;
     memo->progress.wal_bytes = store_wal_bytes(memo->store);
     memo->progress.full = false;
+    memo->unsettled = true;
 }
 
 /* Puts a group that found the disk full back before what has gathered meanwhile. */
@@ -197,9 +236,8 @@ static void memo_wait_for_space(struct memo *memo, struct memo_group *group) {
 }
 
 static void memo_commit(struct memo *memo) {
-    struct memo_group group = memo->gathered;
+    struct memo_group group = memo_group_take(&memo->gathered);
     struct error error = {0};
-    memo_group_reset(&memo->gathered);
     (void)pthread_mutex_unlock(&memo->mutex);
     uint64_t start_ns = clock_ns();
     int code = 0;
@@ -225,14 +263,20 @@ static void memo_commit(struct memo *memo) {
     memo->wake(memo->context);
 }
 
-static void memo_checkpoint(struct memo *memo) {
+/* What is left for when nothing else is to do: the WAL is written back, the mark synced. */
+static void memo_settle(struct memo *memo) {
     struct error error = {0};
+    memo->unsettled = false;
     (void)pthread_mutex_unlock(&memo->mutex);
-    int code = store_checkpoint(memo->store, MEMO_WAL_BYTES_IDLE, &error);
+    int code = store_settle(memo->store, &error);
+    if (code == 0) {
+        code = store_checkpoint(memo->store, MEMO_WAL_BYTES_IDLE, &error);
+    }
     uint64_t wal_bytes = store_wal_bytes(memo->store);
     (void)pthread_mutex_lock(&memo->mutex);
     memo->progress.wal_bytes = wal_bytes;
     if (code == -ENOSPC) {
+        memo->unsettled = true;
         memo_wait_ms(memo, MEMO_FULL_RETRY_MS);
     } else if (code < 0) {
         memo_fail(memo, &error);
@@ -253,13 +297,13 @@ static bool memo_lives(const struct memo *memo) {
 }
 
 static void memo_rest(struct memo *memo) {
-    if (memo->progress.failed || memo->progress.wal_bytes <= MEMO_WAL_BYTES_IDLE) {
+    if (memo->progress.failed || !memo->unsettled) {
         (void)pthread_cond_wait(&memo->changed, &memo->mutex);
         return;
     }
     memo_wait_ms(memo, MEMO_IDLE_MS);
     if (!memo_busy(memo) && !memo->stopping) {
-        memo_checkpoint(memo);
+        memo_settle(memo);
     }
 }
 
@@ -292,6 +336,7 @@ static int memo_spawn(struct memo *memo) {
 
 static void memo_free(struct memo *memo) {
     memo_group_free(&memo->gathered);
+    plan_state_destroy(memo->scratch);
     struct memo_fetched *fetched;
     while ((fetched = memo_shift(&memo->wanted)) != NULL) {
         memo_fetched_destroy(fetched);
@@ -304,14 +349,17 @@ static void memo_free(struct memo *memo) {
     free(memo);
 }
 
-int memo_start(struct store *store, uint64_t durable_step, uint64_t committed_step,
-               void (*wake)(void *context), void *context, struct memo **out, struct error *error) {
+int memo_start(struct store *store, struct plan_state *scratch, uint64_t durable_step,
+               uint64_t committed_step, void (*wake)(void *context), void *context,
+               struct memo **out, struct error *error) {
     pthread_condattr_t monotonic;
     struct memo *memo = calloc(1, sizeof *memo);
     if (memo == NULL) {
+        plan_state_destroy(scratch);
         return error_set(error, -ENOMEM, "store thread: out of memory");
     }
     memo->store = store;
+    memo->scratch = scratch;
     memo->wake = wake;
     memo->context = context;
     memo->progress.durable_step = durable_step;

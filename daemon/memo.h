@@ -32,9 +32,11 @@ struct memo_fetched {
 };
 
 /* The store (borrowed) is the thread's until memo_stop; rows of steps below durable_step and
- * committed_step are in it already. */
-int memo_start(struct store *store, uint64_t durable_step, uint64_t committed_step,
-               void (*wake)(void *context), void *context, struct memo **out, struct error *error);
+ * committed_step are in it already. `scratch` is a state to decode into (taken, also on failure),
+ * for the rows of what waits; NULL: there are to be none. */
+int memo_start(struct store *store, struct plan_state *scratch, uint64_t durable_step,
+               uint64_t committed_step, void (*wake)(void *context), void *context,
+               struct memo **out, struct error *error);
 
 /* Makes everything durable that was put, unless the disk is full or broken, and joins. NULL is
  * fine. 0, or the error that made it fail. */

@@ -1,9 +1,12 @@
--- The memo of one job's stream. application_id is 'BLST', user_version the number of this schema.
+-- The memo of one job's stream. application_id is 'BLST', user_version the number of the last
+-- version below. A new store takes all of them in turn, an older one those that it lacks.
 -- hash is XXH3-64 over the rest of the row: SQLite has no checksums of its own.
 
+-- version 1
+
 -- job_digest, plan_text, version (the writer's), committed_step (first step not committed by all
--- ranks), generation, opened (how often), open_boot (boot id while a daemon has the store open,
--- empty after a clean close).
+-- ranks), generation, open_boot (boot id while a daemon has the store open, empty after a clean
+-- close).
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,
     value ANY NOT NULL,
@@ -35,3 +38,60 @@ CREATE TABLE steps (
     leftovers        INTEGER NOT NULL,
     hash             INTEGER NOT NULL
 ) STRICT;
+
+-- version 2
+
+-- In meta also: store_id (16 random bytes, as in ballast.mark), groups (transactions so far).
+
+-- The datasets that the job was begun with, in the config's order.
+CREATE TABLE datasets (
+    dataset     INTEGER PRIMARY KEY,
+    name        TEXT NOT NULL,
+    dtype       INTEGER NOT NULL,
+    documents   INTEGER NOT NULL,
+    tokens      INTEGER NOT NULL,
+    bin_bytes   INTEGER NOT NULL,
+    fingerprint BLOB NOT NULL
+) STRICT;
+
+-- The next two are for people: of the newest stored step, before it is planned, and written in its
+-- group. The daemon never reads them.
+CREATE TABLE waiting (
+    stream_index INTEGER PRIMARY KEY,
+    dataset      INTEGER NOT NULL,
+    document     INTEGER NOT NULL,
+    offset       INTEGER NOT NULL,
+    length       INTEGER NOT NULL,
+    nominal_step INTEGER NOT NULL,
+    epoch        INTEGER NOT NULL,
+    leftover     INTEGER NOT NULL,
+    bin          INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE delays (
+    dataset             INTEGER PRIMARY KEY,
+    delivered_documents INTEGER NOT NULL,
+    delivered_tokens    INTEGER NOT NULL,
+    delay_token_steps   INTEGER NOT NULL,
+    delay_p50           INTEGER NOT NULL,
+    delay_p99           INTEGER NOT NULL,
+    delay_max           INTEGER NOT NULL
+) STRICT;
+
+-- SELECT * FROM one of these.
+CREATE VIEW plans AS
+    SELECT step, lower(hex(digest)) AS digest, tokens, documents,
+           total_ppm / 1e6 AS imbalance, attention_ppm / 1e6 AS attention_imbalance,
+           delay_mean_milli / 1e3 AS delay_mean, delay_max, waiting_tokens
+    FROM steps;
+
+CREATE VIEW waiting_documents AS
+    SELECT name AS dataset, document, offset, length, nominal_step,
+           max(0, (SELECT max(step) FROM steps) - nominal_step) AS delay, epoch, leftover
+    FROM waiting LEFT JOIN datasets USING (dataset);
+
+CREATE VIEW dataset_delays AS
+    SELECT name AS dataset, delivered_documents, delivered_tokens,
+           round(1.0 * delay_token_steps / max(1, delivered_tokens), 3) AS delay_mean,
+           delay_p50, delay_p99, delay_max
+    FROM delays LEFT JOIN datasets USING (dataset);

@@ -3,8 +3,10 @@
 
 #include "daemon/failpoint.h"
 
+#include <endian.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +14,7 @@
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #define RESERVE      "ballast.reserve"
 #define HEADER_BYTES 100 /* of a SQLite file */
@@ -126,12 +129,16 @@ int state_dir_open(const char *path, bool create, struct state_dir *out, struct 
         state_dir_close(&dir);
         return code;
     }
-    dir.reserve = faccessat(dir.fd, RESERVE, F_OK, 0) == 0;
+    dir.reserve = state_dir_has(&dir, RESERVE);
+    dir.mark_fd = openat(dir.fd, STATE_MARK, O_RDWR | O_CLOEXEC);
     *out = dir;
     return 0;
 }
 
 void state_dir_close(struct state_dir *dir) {
+    if (dir->mark_fd >= 0) {
+        (void)close(dir->mark_fd);
+    }
     if (dir->lock_fd >= 0) {
         (void)close(dir->lock_fd);
     }
@@ -179,7 +186,7 @@ int state_dir_inspect(const struct state_dir *dir, uint32_t application_id, stru
     uint8_t header[HEADER_BYTES] = {0};
     uint64_t file_bytes = 0;
     struct state_file file = {0};
-    file.exists = faccessat(dir->fd, STATE_DB, F_OK, 0) == 0;
+    file.exists = state_dir_has(dir, STATE_DB);
     file.wal = file_bytes_at(dir, STATE_DB "-wal") > 0;
     if (!file.exists) {
         *out = file;
@@ -215,6 +222,86 @@ int state_dir_inspect(const struct state_dir *dir, uint32_t application_id, stru
     return 0;
 }
 
+bool state_dir_has(const struct state_dir *dir, const char *name) {
+    return faccessat(dir->fd, name, F_OK, 0) == 0;
+}
+
+/* The mark as it stands in its file, little endian. */
+struct mark_bytes {
+    char magic[8];
+    uint8_t store_id[STATE_ID_BYTES];
+    uint64_t groups;
+    uint64_t hash; /* XXH3-64 of the rest */
+};
+
+static const char mark_magic[8] = {'B', 'L', 'S', 'T', 'M', 'A', 'R', 'K'};
+
+static struct mark_bytes mark_encode(const struct state_mark *mark) {
+    struct mark_bytes bytes = {.groups = htole64(mark->groups)};
+    memcpy(bytes.magic, mark_magic, sizeof bytes.magic);
+    memcpy(bytes.store_id, mark->store_id, sizeof bytes.store_id);
+    bytes.hash = htole64(XXH3_64bits(&bytes, offsetof(struct mark_bytes, hash)));
+    return bytes;
+}
+
+int state_dir_read_mark(const struct state_dir *dir, struct state_mark *out, struct error *error) {
+    struct mark_bytes bytes;
+    if (dir->mark_fd < 0) {
+        return 0;
+    }
+    ssize_t count = pread(dir->mark_fd, &bytes, sizeof bytes, 0);
+    if (count < 0) {
+        return error_set(error, -errno, "%s/%s: %s", dir->path, STATE_MARK, strerror(errno));
+    }
+    if (count != sizeof bytes || memcmp(bytes.magic, mark_magic, sizeof mark_magic) != 0 ||
+        le64toh(bytes.hash) != XXH3_64bits(&bytes, offsetof(struct mark_bytes, hash))) {
+        return error_set(error, -EBADMSG,
+                         "%s/%s is damaged; restore the folder from a backup, or remove this file "
+                         "and start once with " STATE_ALLOW_LOST "=1 to go on from what the store "
+                         "still has",
+                         dir->path, STATE_MARK);
+    }
+    memcpy(out->store_id, bytes.store_id, sizeof out->store_id);
+    out->groups = le64toh(bytes.groups);
+    return 1;
+}
+
+int state_dir_put_mark(const struct state_dir *dir, const struct state_mark *mark) {
+    struct mark_bytes bytes = mark_encode(mark);
+    ssize_t count = pwrite(dir->mark_fd, &bytes, sizeof bytes, 0);
+    return count == sizeof bytes ? 0 : count < 0 ? -errno : -EIO;
+}
+
+int state_dir_sync_mark(const struct state_dir *dir) {
+    return fdatasync(dir->mark_fd) < 0 ? -errno : 0;
+}
+
+int state_dir_make_mark(struct state_dir *dir, const struct state_mark *mark, struct error *error) {
+    static const char made[] = STATE_MARK ".new";
+    if (dir->mark_fd >= 0) {
+        (void)close(dir->mark_fd);
+    }
+    dir->mark_fd = openat(dir->fd, made, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
+    int code = dir->mark_fd < 0 ? -errno : state_dir_put_mark(dir, mark);
+    if (code < 0) {
+        return error_set(error, code, "%s/%s: %s", dir->path, made, strerror(-code));
+    }
+    return state_dir_keep(dir, made, STATE_MARK, error);
+}
+
+int state_dir_keep(const struct state_dir *dir, const char *made, const char *name,
+                   struct error *error) {
+    int fd = openat(dir->fd, made, O_RDONLY | O_CLOEXEC);
+    int code = fd < 0 || fsync(fd) < 0 ? -errno : 0;
+    if (code == 0 && (renameat(dir->fd, made, dir->fd, name) < 0 || fsync(dir->fd) < 0)) {
+        code = -errno;
+    }
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return code == 0 ? 0 : error_set(error, code, "%s/%s: %s", dir->path, name, strerror(-code));
+}
+
 int state_dir_adopt(const struct state_dir *dir, struct error *error) {
     if (renameat(dir->fd, STATE_DB_NEW, dir->fd, STATE_DB) < 0 || fsync(dir->fd) < 0) {
         return error_set(error, -errno, "%s/%s: %s", dir->path, STATE_DB, strerror(errno));
@@ -228,10 +315,13 @@ void state_dir_discard(const struct state_dir *dir) {
     (void)unlinkat(dir->fd, STATE_DB_NEW "-journal", 0);
 }
 
-void state_dir_keep_reserve(struct state_dir *dir) {
+uint64_t state_dir_free_bytes(const struct state_dir *dir) {
     struct statvfs info;
-    if (dir->reserve || fstatvfs(dir->fd, &info) < 0 ||
-        (uint64_t)info.f_bavail * info.f_frsize < 4ull * STATE_RESERVE_BYTES) {
+    return fstatvfs(dir->fd, &info) < 0 ? 0 : (uint64_t)info.f_bavail * info.f_frsize;
+}
+
+void state_dir_keep_reserve(struct state_dir *dir) {
+    if (dir->reserve || state_dir_free_bytes(dir) < 4ull * STATE_RESERVE_BYTES) {
         return;
     }
     int fd = openat(dir->fd, RESERVE, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);

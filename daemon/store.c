@@ -1,14 +1,15 @@
 /* store: see store.h.
  *
- * Opening: lock, look at the file's head without SQLite, open, verify, compare the job, then mark
- * the store open and write the mark back to the main file. From then on a WAL must exist until a
- * clean close, and be of this opening: a store that has lost its WAL, or was given an older one, is
- * refused instead of taken for the older store that it then looks like. A group is one transaction;
- * SQLITE_FULL and SQLITE_NOMEM undo it and the store goes on, I/O errors and damage end the store.
- */
+ * Opening: lock, look at the file's head without SQLite, open, verify against ballast.mark, compare
+ * the job, migrate. The first group of an opening also marks the store open (open_boot), and each
+ * counts itself (groups), in the database and then in ballast.mark: so whatever SQLite makes of a
+ * WAL that is damaged, missing or an older one, a group that was acknowledged and is not there is
+ * noticed. A group is one transaction; SQLITE_FULL and SQLITE_NOMEM undo it and the store goes on,
+ * I/O errors and damage end the store. */
 #include "daemon/store.h"
 #include "daemon/failpoint.h"
 #include "daemon/state_dir.h"
+#include "daemon/store_rows.h"
 #include "daemon/store_schema.h"
 
 #include <assert.h>
@@ -18,11 +19,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-#define APPLICATION_ID 0x424c5354u /* 'BLST' */
-#define SCHEMA_VERSION 1
+#define APPLICATION_ID  0x424c5354u /* 'BLST' */
+#define STORE_BYTES_MIN (1u << 20)  /* of a new one, with room to begin */
 
 /* The numbers of a step row: column and member, in schema.sql's order. */
 #define STEP_NUMBERS(X)                                                                            \
@@ -80,9 +82,15 @@ struct store {
     sqlite3 *db;
     sqlite3_stmt *statements[STATEMENT_COUNT];
     struct state_dir dir;
-    bool marked;   /* open_boot is set: ours to clear */
-    bool grouping; /* between store_begin and its end */
-    int finished;  /* not 0: the error that ended the store */
+    struct store_rows rows;
+    struct state_mark mark; /* id, and groups so far */
+    char *version;          /* of the writer */
+    bool claimed;           /* opened for its job, to be written */
+    bool dirty;             /* open_boot is set: a clean close clears it */
+    bool marked;            /* open_boot and version are this opening's */
+    bool grouping;          /* between store_begin and its end */
+    int64_t format;         /* user_version */
+    int finished;           /* not 0: the error that ended the store */
     uint64_t page_bytes;
     uint64_t wal_pages; /* not written back */
     uint8_t *state;     /* of the last store_get_step */
@@ -299,6 +307,7 @@ static void connection_close(struct store *store) {
         (void)sqlite3_finalize(store->statements[i]);
         store->statements[i] = NULL;
     }
+    store_rows_finalize(&store->rows);
     int result = sqlite3_close(store->db);
     assert(result == SQLITE_OK);
     store->db = NULL;
@@ -315,27 +324,40 @@ static int statements_prepare(struct store *store, struct error *error) {
     return 0;
 }
 
-static int schema_create(struct store *store, const struct store_job *job, struct error *error) {
-    char identity[96];
-    (void)snprintf(identity, sizeof identity,
-                   "PRAGMA application_id = %u; PRAGMA user_version = %d", APPLICATION_ID,
-                   SCHEMA_VERSION);
-    int code = connection_open(store, STATE_DB_NEW, SQLITE_OPEN_CREATE, error);
-    if (code == 0) {
-        code = store_exec(store, "PRAGMA journal_mode = WAL", "create", error);
+static int datasets_put(struct store *store, const struct store_job *job, struct error *error) {
+    sqlite3_stmt *statement = NULL;
+    int result = sqlite3_prepare_v2(store->db,
+                                    "INSERT INTO datasets (dataset, name, dtype, documents, "
+                                    "tokens, bin_bytes, fingerprint) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                                    -1, &statement, NULL);
+    for (uint32_t i = 0; result == SQLITE_OK && i < job->dataset_count; i++) {
+        const struct store_dataset *dataset = &job->datasets[i];
+        (void)sqlite3_bind_int64(statement, 1, i);
+        (void)sqlite3_bind_text(statement, 2, dataset->name, -1, SQLITE_STATIC);
+        (void)sqlite3_bind_int64(statement, 3, dataset->dtype);
+        (void)sqlite3_bind_int64(statement, 4, (int64_t)dataset->documents);
+        (void)sqlite3_bind_int64(statement, 5, (int64_t)dataset->tokens);
+        (void)sqlite3_bind_int64(statement, 6, (int64_t)dataset->bin_bytes);
+        (void)sqlite3_bind_blob(statement, 7, dataset->fingerprint, 16, SQLITE_STATIC);
+        result = sqlite3_step(statement);
+        (void)sqlite3_reset(statement);
+        result = result == SQLITE_DONE ? SQLITE_OK : result;
     }
+    (void)sqlite3_finalize(statement);
+    return result == SQLITE_OK ? 0 : store_failed(store, result, "store the datasets", error);
+}
+
+/* What a new store and a migrated one get alike. */
+static int identity_put(struct store *store, const struct store_job *job, struct error *error) {
+    int code = meta_put_bytes(store, "store_id", store->mark.store_id, STATE_ID_BYTES, error);
     if (code == 0) {
-        code = store_exec(store, store_schema, "create", error);
+        code = meta_put_number(store, "groups", 0, error);
     }
-    if (code == 0) {
-        code = store_exec(store, identity, "create", error);
-    }
-    if (code == 0) {
-        code = statements_prepare(store, error);
-    }
-    if (code == 0) {
-        code = meta_put_bytes(store, "job_digest", job->job_digest, 16, error);
-    }
+    return code == 0 ? datasets_put(store, job, error) : code;
+}
+
+static int schema_fill(struct store *store, const struct store_job *job, struct error *error) {
+    int code = meta_put_bytes(store, "job_digest", job->job_digest, 16, error);
     if (code == 0) {
         code = meta_put_text(store, "plan_text", job->plan_text, error);
     }
@@ -345,17 +367,54 @@ static int schema_create(struct store *store, const struct store_job *job, struc
     if (code == 0) {
         code = meta_put_text(store, "open_boot", "", error);
     }
-    static const char *const numbers[] = {"opened", "committed_step", "generation"};
+    static const char *const numbers[] = {"committed_step", "generation"};
     for (size_t i = 0; code == 0 && i < sizeof numbers / sizeof numbers[0]; i++) {
         code = meta_put_number(store, numbers[i], 0, error);
     }
-    return code;
+    return code == 0 ? identity_put(store, job, error) : code;
+}
+
+static int schema_create(struct store *store, const struct store_job *job, struct error *error) {
+    char settings[96];
+    (void)snprintf(settings, sizeof settings,
+                   "PRAGMA application_id = %u; PRAGMA journal_mode = WAL; BEGIN", APPLICATION_ID);
+    int code = connection_open(store, STATE_DB_NEW, SQLITE_OPEN_CREATE, error);
+    if (code == 0) {
+        code = store_exec(store, settings, "create", error);
+    }
+    if (code == 0) {
+        int result = schema_apply(store->db, 0);
+        code = result == SQLITE_OK ? 0 : store_failed(store, result, "create", error);
+    }
+    if (code == 0) {
+        code = statements_prepare(store, error);
+    }
+    if (code == 0) {
+        code = schema_fill(store, job, error);
+    }
+    return code == 0 ? store_exec(store, "COMMIT", "create", error) : code;
+}
+
+static int identity_make(struct store *store, struct error *error) {
+    store->mark = (struct state_mark){.groups = 0};
+    ssize_t count = getrandom(store->mark.store_id, STATE_ID_BYTES, 0);
+    return count == STATE_ID_BYTES ? 0 : error_set(error, -EIO, "no random numbers");
+}
+
+static int refuse_small(const struct store *store, struct error *error) {
+    return error_set(error, -ENOSPC,
+                     "the disk of %s is full, and there is no store yet: %" PRIu64
+                     " bytes are free, %u are needed; free some",
+                     store->dir.path, state_dir_free_bytes(&store->dir), STORE_BYTES_MIN);
 }
 
 /* Makes ballast.db whole or not at all: under another name, written back, closed, renamed. */
 static int store_create(struct store *store, const struct store_job *job, struct error *error) {
     state_dir_discard(&store->dir);
-    int code = schema_create(store, job, error);
+    int code = identity_make(store, error);
+    if (code == 0) {
+        code = schema_create(store, job, error);
+    }
     if (code == 0) {
         int result = sqlite3_wal_checkpoint_v2(store->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL,
                                                NULL);
@@ -371,7 +430,7 @@ static int store_create(struct store *store, const struct store_job *job, struct
     if (code < 0) {
         state_dir_discard(&store->dir);
     }
-    return code;
+    return code == -ENOSPC ? refuse_small(store, error) : code;
 }
 
 /* Names the first setting in which the store's plan text and the config's differ. */
@@ -395,6 +454,64 @@ static int refuse_difference(const struct store *store, const char *there, const
                      *here == '\0' ? "nothing" : here);
 }
 
+/* Compares the dataset that the statement stands on: 0, or what is different. */
+static bool dataset_differs(sqlite3_stmt *statement, const struct store_dataset *here, char *out,
+                            size_t bytes) {
+    const struct {
+        const char *what;
+        uint64_t there, here;
+    } numbers[] = {
+        {"dtype", (uint64_t)sqlite3_column_int64(statement, 1), here->dtype},
+        {"documents", (uint64_t)sqlite3_column_int64(statement, 2), here->documents},
+        {"tokens", (uint64_t)sqlite3_column_int64(statement, 3), here->tokens},
+        {"bytes of .bin", (uint64_t)sqlite3_column_int64(statement, 4), here->bin_bytes}};
+    const char *name = (const char *)sqlite3_column_text(statement, 0);
+    if (strcmp(name, here->name) != 0) {
+        (void)snprintf(out, bytes, "dataset '%s' there is '%s' here", name, here->name);
+        return true;
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        if (numbers[i].there != numbers[i].here) {
+            (void)snprintf(out, bytes, "dataset '%s' has %s %" PRIu64 " there, %" PRIu64 " here",
+                           name, numbers[i].what, numbers[i].there, numbers[i].here);
+            return true;
+        }
+    }
+    if (sqlite3_column_bytes(statement, 5) != 16 ||
+        memcmp(sqlite3_column_blob(statement, 5), here->fingerprint, 16) != 0) {
+        (void)snprintf(out, bytes, "dataset '%s' has as many documents and tokens, but others",
+                       name);
+        return true;
+    }
+    return false;
+}
+
+/* Names the first dataset that is another than the one stored. */
+static int refuse_corpus(struct store *store, const struct store_job *job, struct error *error) {
+    sqlite3_stmt *statement = NULL;
+    char what[192] = "the settings agree but the corpus differs";
+    uint32_t i = 0;
+    int result = sqlite3_prepare_v2(store->db,
+                                    "SELECT name, dtype, documents, tokens, bin_bytes, fingerprint "
+                                    "FROM datasets ORDER BY dataset",
+                                    -1, &statement, NULL);
+    result = result == SQLITE_OK ? sqlite3_step(statement) : result;
+    while (result == SQLITE_ROW && i < job->dataset_count &&
+           !dataset_differs(statement, &job->datasets[i], what, sizeof what)) {
+        i++;
+        result = sqlite3_step(statement);
+    }
+    if (i > 0 && (result == SQLITE_DONE) != (i == job->dataset_count)) {
+        (void)snprintf(what, sizeof what, "the number of datasets differs: %u are here",
+                       job->dataset_count);
+    }
+    (void)sqlite3_finalize(statement);
+    return error_set(error, -EINVAL,
+                     "%s holds another job: %s; restore its files, or give this job another "
+                     "[daemon] state_dir",
+                     store->dir.path, what);
+}
+
 static int compare_job(struct store *store, const struct store_job *job, struct error *error) {
     uint8_t digest[16];
     char *text = NULL;
@@ -405,10 +522,7 @@ static int compare_job(struct store *store, const struct store_job *job, struct 
     if (code == 0 && strcmp(text, job->plan_text) != 0) {
         code = refuse_difference(store, text, job->plan_text, error);
     } else if (code == 0 && memcmp(digest, job->job_digest, sizeof digest) != 0) {
-        code = error_set(error, -EINVAL,
-                         "%s holds another job: the settings agree but the corpus differs; restore "
-                         "its files, or give this job another [daemon] state_dir",
-                         store->dir.path);
+        code = refuse_corpus(store, job, error);
     }
     free(text);
     return code;
@@ -432,58 +546,79 @@ static int quick_check(struct store *store, struct error *error) {
     return code;
 }
 
-/* `opened` as the main file alone has it, without the WAL; 0 when it cannot be read so. */
-static uint64_t opened_in_main_file(const struct store *store) {
-    char uri[PATH_MAX + 64];
-    sqlite3 *db = NULL;
-    sqlite3_stmt *statement = NULL;
-    uint64_t opened = 0;
-    (void)snprintf(uri, sizeof uri, "file:/proc/self/fd/%d/%s?immutable=1", store->dir.fd,
-                   STATE_DB);
-    if (sqlite3_open_v2(uri, &db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, NULL) == SQLITE_OK &&
-        sqlite3_prepare_v2(db, "SELECT value FROM meta WHERE key = 'opened'", -1, &statement,
-                           NULL) == SQLITE_OK &&
-        sqlite3_step(statement) == SQLITE_ROW) {
-        opened = (uint64_t)sqlite3_column_int64(statement, 0);
-    }
-    (void)sqlite3_finalize(statement);
-    (void)sqlite3_close(db);
-    return opened;
+static bool lost_allowed(void) {
+    const char *allowed = getenv(STATE_ALLOW_LOST);
+    return allowed != NULL && strcmp(allowed, "1") == 0;
 }
 
-static int refuse_missing_wal(struct store *store, struct error *error) {
-    const char *allowed = getenv("BALLAST_ALLOW_MISSING_WAL");
-    if (allowed != NULL && strcmp(allowed, "1") == 0) {
+/* Acknowledged groups are not there, or nobody can tell. */
+static int refuse_lost(struct store *store, const char *why, struct error *error) {
+    uint64_t committed = 0;
+    if (lost_allowed()) {
         return 0;
     }
+    (void)meta_number(store, "committed_step", &committed, NULL);
     store->finished = -EBADMSG;
-    return error_set(
-        error, -EBADMSG,
-        "%s/%s was not closed and its -wal is missing, so that commits may be missing; "
-        "restore the -wal, or the folder from a backup; if sqlite3 was run on it, "
-        "which writes the -wal back, start once with BALLAST_ALLOW_MISSING_WAL=1",
-        store->dir.path, STATE_DB);
+    return error_set(error, -EBADMSG,
+                     "%s/%s has lost commits: %s; restore " STATE_DB "-wal, or the folder from a "
+                     "backup, or start once with " STATE_ALLOW_LOST
+                     "=1 to go on from step %" PRIu64,
+                     store->dir.path, STATE_DB, why, committed);
 }
 
-/* Whether the WAL is the one that belongs here, whether the store was closed, and what its not
- * having been means. */
+static int refuse_gone(const struct store *store, struct error *error) {
+    return error_set(error, -EBADMSG,
+                     "%s has a " STATE_MARK " but no " STATE_DB ": the store is gone; restore the "
+                     "folder from a backup, or move it away to start the job from step 0",
+                     store->dir.path);
+}
+
+/* A store of a format without a mark: its WAL has at least to be there. */
+static int check_unmarked(struct store *store, const struct state_file *file, bool closed,
+                          struct error *error) {
+    if (closed || (store->format < 2 && file->wal)) {
+        return 0;
+    }
+    return refuse_lost(store,
+                       file->wal ? "it was not closed and its " STATE_MARK " is missing"
+                                 : "it was not closed and its -wal is missing",
+                       error);
+}
+
+/* Whether the store is the one of the mark, and all is there that was acknowledged. */
+static int check_mark(struct store *store, const struct state_mark *mark, struct error *error) {
+    char why[96];
+    int code = meta_digest(store, "store_id", store->mark.store_id, error);
+    if (code == 0) {
+        code = meta_number(store, "groups", &store->mark.groups, error);
+    }
+    if (code < 0 || mark == NULL) {
+        return code;
+    }
+    if (memcmp(mark->store_id, store->mark.store_id, STATE_ID_BYTES) != 0) {
+        return refuse_lost(store, "it is another store than the one " STATE_MARK " is of", error);
+    }
+    (void)snprintf(why, sizeof why, "%" PRIu64 " of %" PRIu64 " groups are there",
+                   store->mark.groups, mark->groups);
+    return store->mark.groups < mark->groups ? refuse_lost(store, why, error) : 0;
+}
+
+/* Whether the store was closed, and what its not having been means. `mark` NULL: there is none. */
 static int check_last_close(struct store *store, const struct state_file *file,
-                            uint64_t opened_in_main, struct error *error) {
+                            const struct state_mark *mark, struct error *error) {
     char now[40];
     char *then = NULL;
-    uint64_t opened = 0;
-    int code = meta_number(store, "opened", &opened, error);
-    if (code == 0 && opened < opened_in_main) {
-        return damaged(store, STATE_DB "-wal is older than it", error);
-    }
+    int code = store->format < 2 ? 0 : check_mark(store, mark, error);
     if (code == 0) {
         code = meta_text(store, "open_boot", &then, error);
     }
-    if (code == 0 && then[0] != '\0') {
+    if (code == 0) {
+        store->dirty = then[0] != '\0';
+        code = mark == NULL ? check_unmarked(store, file, !store->dirty, error) : 0;
+    }
+    if (code == 0 && store->dirty) {
         state_dir_boot_id(now);
-        if (!file->wal) {
-            code = refuse_missing_wal(store, error);
-        } else if (file->shorter || now[0] == '\0' || strcmp(now, then) != 0) {
+        if (file->shorter || now[0] == '\0' || strcmp(now, then) != 0) {
             code = quick_check(store, error);
         }
     }
@@ -491,20 +626,19 @@ static int check_last_close(struct store *store, const struct state_file *file,
     return code;
 }
 
-static int check_versions(struct store *store, struct error *error) {
-    int64_t version = 0;
+static int check_format(struct store *store, struct error *error) {
     int64_t page_bytes = 0;
-    int code = store_pragma(store, "PRAGMA user_version", &version, error);
+    int code = store_pragma(store, "PRAGMA user_version", &store->format, error);
     if (code == 0) {
         code = store_pragma(store, "PRAGMA page_size", &page_bytes, error);
     }
-    if (code == 0 && version > SCHEMA_VERSION) {
+    if (code == 0 && store->format > SCHEMA_VERSION) {
         return error_set(error, -ENOSYS,
                          "%s/%s has format %" PRId64 ", this version reads up to %d; run the newer "
                          "version that wrote it",
-                         store->dir.path, STATE_DB, version, SCHEMA_VERSION);
+                         store->dir.path, STATE_DB, store->format, SCHEMA_VERSION);
     }
-    if (code == 0 && version != SCHEMA_VERSION) {
+    if (code == 0 && store->format < 1) {
         return damaged(store, "it states no format", error);
     }
     store->page_bytes = (uint64_t)page_bytes;
@@ -529,98 +663,127 @@ static int group_end(struct store *store, int code) {
     return code;
 }
 
-/* Whether the mark of an opening that was never closed serves this one too: the same boot and
- * version, and it has reached the main file. Saves a killed daemon's successor all syncs. */
-static int mark_holds(struct store *store, const struct store_job *job, uint64_t opened_in_main,
-                      bool *out, struct error *error) {
+/* Migration */
+
+static int store_backup(struct store *store, struct error *error) {
+    char made[48], name[32], path[PATH_MAX + 64];
+    (void)snprintf(name, sizeof name, STATE_DB ".%" PRId64, store->format);
+    (void)snprintf(made, sizeof made, "%s.new", name);
+    (void)snprintf(path, sizeof path, "%s/%s", store->dir.path, made);
+    (void)unlink(path);
+    int result = schema_copy(store->db, path);
+    if (result != SQLITE_OK) {
+        (void)unlink(path);
+        return store_failed(store, result, "copy the store before its migration", error);
+    }
+    return state_dir_keep(&store->dir, made, name, error);
+}
+
+static int store_migrate_group(struct store *store, const struct store_job *job,
+                               struct error *error) {
+    int code = store_begin(store, error);
+    if (code == 0) {
+        int result = schema_apply(store->db, (int)store->format);
+        code = result == SQLITE_OK ? 0 : store_failed(store, result, "migrate", error);
+    }
+    if (code == 0) {
+        code = identity_put(store, job, error);
+    }
+    if (code == 0) {
+        code = store_run(store, STATEMENT_COMMIT, "migrate", error);
+    }
+    store_rollback(store);
+    return code;
+}
+
+/* Brings an older format up to date: a copy first, then the mark, so that there is one for what the
+ * transaction makes. */
+static int store_migrate(struct store *store, const struct store_job *job,
+                         const struct state_mark *mark, struct error *error) {
+    int code = 0;
+    if (mark != NULL) { /* of a migration that was killed */
+        store->mark = *mark;
+    } else {
+        code = identity_make(store, error);
+    }
+    if (code == 0) {
+        code = store_backup(store, error);
+    }
+    if (code == 0 && mark == NULL) {
+        code = state_dir_make_mark(&store->dir, &store->mark, error);
+    }
+    if (code == 0) {
+        code = store_migrate_group(store, job, error);
+    }
+    store->format = code == 0 ? SCHEMA_VERSION : store->format;
+    return code;
+}
+
+/* Whether open_boot and version are what this opening would put. */
+static int mark_holds(struct store *store, const struct store_job *job, struct error *error) {
     char now[40];
     char *then = NULL;
     char *version = NULL;
-    uint64_t opened = 0;
     state_dir_boot_id(now);
-    int code = meta_number(store, "opened", &opened, error);
-    if (code == 0) {
-        code = meta_text(store, "open_boot", &then, error);
-    }
+    int code = meta_text(store, "open_boot", &then, error);
     if (code == 0) {
         code = meta_text(store, "version", &version, error);
     }
     if (code == 0) {
-        *out = opened == opened_in_main && now[0] != '\0' && strcmp(then, now) == 0 &&
-               strcmp(version, job->version) == 0;
+        store->marked = now[0] != '\0' && strcmp(then, now) == 0 &&
+                        strcmp(version, job->version) == 0;
     }
     free(then);
     free(version);
     return code;
 }
 
-/* Marks the store open, in the main file too (see the head of this file). */
-static int mark_open(struct store *store, const struct store_job *job, struct error *error) {
-    char boot[40];
-    uint64_t opened = 0;
-    state_dir_boot_id(boot);
-    int code = meta_number(store, "opened", &opened, error);
-    if (code == 0) {
-        code = store_begin(store, error);
-    }
-    if (code == 0) {
-        code = meta_put_number(store, "opened", opened + 1, error);
-    }
-    if (code == 0) {
-        code = meta_put_text(store, "open_boot", boot[0] == '\0' ? "unknown" : boot, error);
-    }
-    if (code == 0) {
-        code = meta_put_text(store, "version", job->version, error);
-    }
-    if (code < 0) {
-        return group_end(store, code);
-    }
-    code = store_commit(store, error);
-    store->marked = code == 0;
-    return code == 0 ? store_checkpoint(store, 0, error) : code;
-}
-
-/* Makes the store this job's: compares, and marks it open. */
-static int store_claim(struct store *store, const struct store_job *job, uint64_t opened_in_main,
-                       struct error *error) {
+/* Makes the store this job's: compares, migrates, and sees that there is a mark. */
+static int store_claim(struct store *store, const struct store_job *job,
+                       const struct state_mark *mark, struct error *error) {
     (void)sqlite3_wal_hook(store->db, wal_grew, store);
-    int code = compare_job(store, job, error);
-    if (code == 0) {
-        code = store_exec(store, "PRAGMA journal_mode = WAL", "open", error);
+    store->version = strdup(job->version);
+    int code = store->version == NULL ? error_set(error, -ENOMEM, "open the store: out of memory")
+                                      : compare_job(store, job, error);
+    if (code == 0 && store->format < SCHEMA_VERSION) {
+        code = store_migrate(store, job, mark, error);
+    } else if (code == 0 && (mark == NULL || mark->groups > store->mark.groups ||
+                             memcmp(mark->store_id, store->mark.store_id, STATE_ID_BYTES) != 0)) {
+        code = state_dir_make_mark(&store->dir, &store->mark, error);
     }
     if (code == 0) {
-        code = mark_holds(store, job, opened_in_main, &store->marked, error);
+        int result = store_rows_prepare(&store->rows, store->db);
+        code = result == SQLITE_OK ? 0 : store_failed(store, result, "open", error);
     }
-    if (code == 0 && !store->marked) {
-        code = mark_open(store, job, error);
+    if (code == 0) {
+        code = mark_holds(store, job, error);
     }
-    return code == -ENOSPC ? mark_open(store, job, error) : code; /* the reserve has been given */
+    store->claimed = code == 0;
+    return code;
 }
 
 static int store_attach(struct store *store, const struct store_job *job, struct error *error) {
     struct state_file file;
-    uint64_t opened_in_main = 0;
-    int code = state_dir_inspect(&store->dir, APPLICATION_ID, &file, error);
+    struct state_mark mark;
+    int marked = state_dir_read_mark(&store->dir, &mark, error);
+    int code = marked < 0 ? marked : state_dir_inspect(&store->dir, APPLICATION_ID, &file, error);
     if (code == 0 && !file.exists) {
         assert(job != NULL);
-        code = store_create(store, job, error);
-    }
-    if (code == 0 && file.wal) {
-        opened_in_main = opened_in_main_file(store);
+        code = marked ? refuse_gone(store, error) : store_create(store, job, error);
     }
     if (code == 0) {
         code = connection_open(store, STATE_DB, 0, error);
     }
     if (code == 0) {
-        code = check_versions(store, error);
+        code = check_format(store, error);
     }
     if (code == 0) {
         code = statements_prepare(store, error);
     }
     if (code == 0) {
-        code = check_last_close(store, &file, opened_in_main, error);
+        code = check_last_close(store, &file, marked ? &mark : NULL, error);
     }
-    return code == 0 && job != NULL ? store_claim(store, job, opened_in_main, error) : code;
+    return code == 0 && job != NULL ? store_claim(store, job, marked ? &mark : NULL, error) : code;
 }
 
 int store_open(const char *state_dir, const struct store_job *job, struct store **out,
@@ -638,11 +801,15 @@ int store_open(const char *state_dir, const struct store_job *job, struct store 
         store_close(store);
         return code;
     }
+    if (job != NULL) {
+        state_dir_keep_reserve(&store->dir);
+    }
     *out = store;
     return 0;
 }
 
 static int mark_closed(struct store *store) {
+    store->marked = true;
     int code = store_begin(store, NULL);
     if (code == 0) {
         code = meta_put_text(store, "open_boot", "", NULL);
@@ -655,14 +822,18 @@ void store_close(struct store *store) {
         return;
     }
     store_rollback(store);
-    bool clean = store->marked && mark_closed(store) == 0;
+    bool clean = store->claimed && (!store->dirty || mark_closed(store) == 0);
     if (store->db != NULL) {
-        if (!clean) { /* the WAL stays: the main file says that there is one */
+        if (!clean) { /* what is in the WAL stays there */
             (void)sqlite3_db_config(store->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
         }
         connection_close(store);
     }
+    if (clean) {
+        (void)state_dir_sync_mark(&store->dir);
+    }
     state_dir_close(&store->dir);
+    free(store->version);
     free(store->state);
     free(store);
 }
@@ -713,6 +884,13 @@ int store_put_committed(struct store *store, uint64_t committed_step, struct err
     return group_end(store, meta_put_number(store, "committed_step", committed_step, error));
 }
 
+int store_put_rows(struct store *store, const struct plan_state *state, struct error *error) {
+    assert(store->grouping);
+    int result = store_rows_put(&store->rows, state);
+    return group_end(
+        store, result == SQLITE_OK ? 0 : store_failed(store, result, "store what waits", error));
+}
+
 int store_put_generation(struct store *store, uint64_t generation, struct error *error) {
     assert(store->grouping);
     return group_end(store, meta_put_number(store, "generation", generation, error));
@@ -728,25 +906,56 @@ int store_prune(struct store *store, uint64_t oldest_step_kept, struct error *er
 static int check_in_place(struct store *store, struct error *error) {
     int moved = 0;
     (void)sqlite3_file_control(store->db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
-    if (moved == 0) {
+    if (moved == 0 && state_dir_has(&store->dir, STATE_DB "-wal")) {
         return 0;
     }
     store->finished = -EIO;
-    return error_set(error, -EIO,
-                     "commit: %s/%s was removed or replaced while it was open; stop: restore the "
-                     "folder from a backup, or start without it from step 0",
-                     store->dir.path, STATE_DB);
+    return error_set(
+        error, -EIO,
+        "commit: %s/%s or its -wal was removed or replaced while it was open; stop: restore the "
+        "folder from a backup, or start without it from step 0",
+        store->dir.path, STATE_DB);
+}
+
+/* What every group says beside its own: its number, and the first one whose the store is. */
+static int group_seal(struct store *store, struct error *error) {
+    char boot[40];
+    int code = meta_put_number(store, "groups", store->mark.groups + 1, error);
+    if (code < 0 || store->marked) {
+        return code;
+    }
+    state_dir_boot_id(boot);
+    code = meta_put_text(store, "open_boot", boot[0] == '\0' ? "unknown" : boot, error);
+    return code == 0 ? meta_put_text(store, "version", store->version, error) : code;
+}
+
+/* The group is durable. On a disk so full that even the mark cannot be moved it stays behind. */
+static int group_count(struct store *store, struct error *error) {
+    store->grouping = false;
+    store->marked = true;
+    store->dirty = true;
+    store->mark.groups++;
+    int code = check_in_place(store, error);
+    int moved = code == 0 ? state_dir_put_mark(&store->dir, &store->mark) : 0;
+    if (moved < 0 && moved != -ENOSPC) {
+        store->finished = -EIO;
+        return error_set(error, -EIO, "commit: %s/%s: %s; stop: a restart recovers",
+                         store->dir.path, STATE_MARK, strerror(-moved));
+    }
+    return code;
 }
 
 int store_commit(struct store *store, struct error *error) {
     assert(store->grouping);
     int code = FAILPOINT_ERROR(group_commit, error);
     if (code == 0) {
+        code = group_seal(store, error);
+    }
+    if (code == 0) {
         code = store_run(store, STATEMENT_COMMIT, "commit", error);
     }
     if (code == 0) {
-        store->grouping = false;
-        code = check_in_place(store, error);
+        code = group_count(store, error);
     }
     if (code == 0) {
         state_dir_keep_reserve(&store->dir);
@@ -754,9 +963,22 @@ int store_commit(struct store *store, struct error *error) {
     return group_end(store, code);
 }
 
+int store_settle(struct store *store, struct error *error) {
+    int code = store->finished != 0 ? store->finished : state_dir_sync_mark(&store->dir);
+    if (code == 0) {
+        return 0;
+    }
+    store->finished = -EIO;
+    return error_set(error, -EIO, "%s/%s: sync: %s; stop: a restart recovers", store->dir.path,
+                     STATE_MARK, strerror(-code));
+}
+
 void store_rollback(struct store *store) {
     if (store->db != NULL && sqlite3_get_autocommit(store->db) == 0) {
         (void)sqlite3_exec(store->db, "ROLLBACK", NULL, NULL, NULL);
+    }
+    if (store->grouping) {
+        store_rows_forget(&store->rows);
     }
     store->grouping = false;
 }

@@ -14,7 +14,10 @@
  *                     (state_dir.h: a reserve lets it write back what it has)
  *   write, sync fails -EIO: the store is finished and refuses everything; stop, a restart recovers.
  *                     Never retried: after a failed sync the kernel may have dropped the pages
- *   file damaged      -EBADMSG at open or when the row is read; every row carries a hash */
+ *   file damaged      -EBADMSG at open or when the row is read; every row carries a hash
+ *   WAL damaged       -EBADMSG at open: SQLite would drop its end and go on from an earlier group,
+ *                     but ballast.mark says how many there were (after a power cut perhaps a few
+ *                     less: it is synced when the store is idle) */
 #ifndef BALLAST_DAEMON_STORE_H
 #define BALLAST_DAEMON_STORE_H
 
@@ -27,13 +30,26 @@
 
 #define STORE_WAL_BYTES_MAX (16u << 20) /* checkpoint above this, at the latest */
 
+struct plan_state;
 struct store;
+
+/* A dataset as its job knows it: what to name when job_digest differs for the corpus. */
+struct store_dataset {
+    const char *name;
+    uint8_t dtype;
+    uint64_t documents;
+    uint64_t tokens;
+    uint64_t bin_bytes;
+    uint8_t fingerprint[16];
+};
 
 /* Identity of a job, written at creation, compared at every open. */
 struct store_job {
     uint8_t job_digest[16];
     const char *plan_text; /* config_plan_text */
     const char *version;   /* of the writer */
+    const struct store_dataset *datasets;
+    uint32_t dataset_count;
 };
 
 struct store_step {
@@ -50,12 +66,14 @@ struct store_step {
 
 /* Opens or creates state_dir/ballast.db; state_dir itself is made (0750) when its parent is there.
  * Takes state_dir/lock first (the file lock dies with the process): -EBUSY "another ballastd (pid
- * N) uses PATH". Refuses: another job (-EINVAL, naming the first differing setting and the remedy),
- * a foreign file (-EINVAL), a newer one (-ENOSYS), a network file system (-EINVAL), damage
- * (-EBADMSG with a recovery hint; never starts empty over damage). After a process was killed,
- * opening takes milliseconds; after the machine went down under it, the whole file is checked.
- * `job` NULL: any job, for reading only (the CLI); then nothing is created (-ENOENT) and the lock
- * is taken just as well. */
+ * N) uses PATH". Refuses: another job (-EINVAL, naming the first differing setting or dataset and
+ * the remedy), a foreign file (-EINVAL), a newer one (-ENOSYS), a network file system (-EINVAL),
+ * damage, a store that is gone and one that has lost commits (-EBADMSG with a recovery hint; never
+ * starts empty over damage). An older format is migrated, after a copy was made beside it. Writes
+ * nothing else, so that it works on a full disk; a new store or a migration says what it needs
+ * (-ENOSPC). After a process was killed, opening takes milliseconds; after the machine went down
+ * under it, the whole file is checked. `job` NULL: any job, for reading only (the CLI); then
+ * nothing is created (-ENOENT) or migrated, and the lock is taken just as well. */
 int store_open(const char *state_dir, const struct store_job *job, struct store **out,
                struct error *error);
 
@@ -68,6 +86,8 @@ void store_close(struct store *store);
 int store_begin(struct store *store, struct error *error);
 int store_put_step(struct store *store, const struct store_step *step, struct error *error);
 int store_put_committed(struct store *store, uint64_t committed_step, struct error *error);
+/* What waits in the newest state of the group, and its delays, as rows for people. */
+int store_put_rows(struct store *store, const struct plan_state *state, struct error *error);
 int store_put_generation(struct store *store, uint64_t generation, struct error *error);
 /* Removes the rows that nobody needs who asks for steps from oldest_step_kept on: all before the
  * newest one at or before it. */
@@ -79,6 +99,9 @@ void store_rollback(struct store *store);
  * group. */
 int store_checkpoint(struct store *store, uint64_t wal_bytes, struct error *error);
 uint64_t store_wal_bytes(const struct store *store); /* not yet written back */
+
+/* Syncs ballast.mark, so that it counts all groups after a power cut too; call when idle. */
+int store_settle(struct store *store, struct error *error);
 
 /* committed_step: first step not committed by all; steps_end: first step without a row; both 0 in a
  * fresh store. */

@@ -209,3 +209,15 @@ bool plan_state_conserves(const struct plan_state *state) {
     }
     return conserves;
 }
+
+uint64_t delay_percentile(const struct delay_counts *delays, unsigned percent) {
+    uint64_t seen = 0;
+    for (uint32_t delay = 0; delay < DELAY_BUCKETS; delay++) {
+        seen += delays->tokens_by_delay[delay];
+        if ((unsigned __int128)seen * 100 >=
+            (unsigned __int128)delays->delivered_tokens * percent) {
+            return delay;
+        }
+    }
+    return DELAY_BUCKETS - 1;
+}

@@ -33,6 +33,9 @@ struct delay_counts {
     uint64_t early_documents; /* likewise */
 };
 
+/* Smallest delay that at least `percent` of the delivered tokens do not exceed. */
+uint64_t delay_percentile(const struct delay_counts *delays, unsigned percent);
+
 /* In the queue of its length (a band; level's pool, or its shorts; fixed has one), or left over by
  * the packer. */
 enum waiting_kind { WAITING_IN_QUEUE = 0, WAITING_LEFT_OVER = 1 };

@@ -167,19 +167,6 @@ Ballast__V1__DatasetStatus *message_dataset(struct arena *arena, const struct pl
     return out->name == NULL ? NULL : out;
 }
 
-/* Smallest delay that at least `percent` of the delivered tokens do not exceed. */
-static uint64_t message_percentile(const struct delay_counts *delays, unsigned percent) {
-    uint64_t seen = 0;
-    for (uint32_t delay = 0; delay < DELAY_BUCKETS; delay++) {
-        seen += delays->tokens_by_delay[delay];
-        if ((unsigned __int128)seen * 100 >=
-            (unsigned __int128)delays->delivered_tokens * percent) {
-            return delay;
-        }
-    }
-    return DELAY_BUCKETS - 1;
-}
-
 Ballast__V1__DatasetDelay *message_delay(struct arena *arena, const struct plan_state *state,
                                          uint32_t dataset, const char *name) {
     const struct delay_counts *delays = &state->delays[dataset];
@@ -188,8 +175,8 @@ Ballast__V1__DatasetDelay *message_delay(struct arena *arena, const struct plan_
         return NULL;
     }
     out->mean_milli = message_ratio(delays->delay_token_steps, 1000, delays->delivered_tokens, 0);
-    out->p50 = message_percentile(delays, 50);
-    out->p99 = message_percentile(delays, 99);
+    out->p50 = delay_percentile(delays, 50);
+    out->p99 = delay_percentile(delays, 99);
     out->max = delays->delay_max;
     out->name = arena_strdup(arena, name);
     out->histogram = arena_array(arena, DELAY_BUCKETS, sizeof *out->histogram);

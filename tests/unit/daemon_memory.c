@@ -261,7 +261,7 @@ static void put_steps(struct memo *memo, const struct reference *reference, uint
 
 static struct memo *memo_started(uint64_t durable_step) {
     struct memo *memo = NULL;
-    check(memo_start(world.store, durable_step, 0, wake, NULL, &memo, &world.error));
+    check(memo_start(world.store, NULL, durable_step, 0, wake, NULL, &memo, &world.error));
     return memo;
 }
 

@@ -93,8 +93,11 @@ static void put_two_groups(struct store *store) {
     }
 }
 
-static void do_nothing(struct store *store) {
-    (void)store;
+static void settle_a_step(struct store *store) {
+    if (store_begin(store, NULL) != 0 || store_put_committed(store, 5, NULL) != 0 ||
+        store_commit(store, NULL) != 0 || store_settle(store, NULL) != 0) {
+        _exit(1);
+    }
 }
 
 static void a_fresh_store_is_empty_and_private(void **state) {
@@ -340,11 +343,13 @@ static void a_half_made_store_is_made_again(void **state) {
 static void foreign_and_newer_files_are_refused(void **state) {
     (void)state;
     fill_store(1);
-    outsider("PRAGMA user_version = 2");
-    expect_refusal(&store_world_job, -ENOSYS, "has format 2, this version reads up to 1");
+    outsider("PRAGMA user_version = 3");
+    expect_refusal(&store_world_job, -ENOSYS, "has format 3, this version reads up to 2");
     outsider("PRAGMA user_version = 0");
     expect_refusal(&store_world_job, -EBADMSG, "it states no format");
-    outsider("PRAGMA user_version = 1; PRAGMA application_id = 7");
+    outsider("PRAGMA user_version = 1");
+    expect_refusal(&store_world_job, -EBADMSG, "migrate: ");
+    outsider("PRAGMA user_version = 2; PRAGMA application_id = 7");
     expect_refusal(&store_world_job, -EINVAL, "is not a Ballast store (application_id 7)");
     outsider("PRAGMA application_id = 1112298324; DROP TABLE steps");
     expect_refusal(&store_world_job, -EBADMSG, "no such table: steps");
@@ -396,34 +401,245 @@ static void a_store_that_lost_its_wal_is_refused(void **state) {
     (void)state;
     die_holding(put_two_groups);
     assert_int_equal(unlink(path_of("ballast.db-wal")), 0);
-    expect_refusal(&store_world_job, -EBADMSG, "its -wal is missing");
-    expect_refusal(NULL, -EBADMSG, "its -wal is missing");
-    expect_refusal(&store_world_job, -EBADMSG, "its -wal is missing");
+    expect_refusal(&store_world_job, -EBADMSG, "has lost commits: 0 of 2 groups are there");
+    expect_refusal(NULL, -EBADMSG, "has lost commits");
+    expect_refusal(&store_world_job, -EBADMSG, "BALLAST_ALLOW_LOST_COMMITS=1 to go on from step 0");
+    setenv("BALLAST_ALLOW_LOST_COMMITS", "1", 1);
+    assert_int_equal(store_world_recover(dir, 0, 0), 0);
+    unsetenv("BALLAST_ALLOW_LOST_COMMITS");
+    assert_int_equal(store_world_recover(dir, 0, 0), 0);
 }
 
-static void a_store_that_an_outsider_wrote_back_opens_when_told(void **state) {
+static void a_store_that_an_outsider_wrote_back_has_lost_nothing(void **state) {
     (void)state;
     die_holding(put_two_groups);
     outsider("SELECT 1 FROM meta");
-    expect_refusal(&store_world_job, -EBADMSG, "start once with BALLAST_ALLOW_MISSING_WAL=1");
-    setenv("BALLAST_ALLOW_MISSING_WAL", "1", 1);
+    assert_int_equal(access(path_of("ballast.db-wal"), F_OK), -1);
     assert_int_equal(store_world_recover(dir, 2, 0), 2);
-    unsetenv("BALLAST_ALLOW_MISSING_WAL");
-    assert_int_equal(store_world_recover(dir, 2, 0), 2);
+}
+
+static char wal_bytes[1 << 20];
+static size_t wal_count;
+
+static size_t read_file(const char *name, char *out, size_t bytes) {
+    FILE *file = fopen(path_of(name), "r");
+    assert_non_null(file);
+    size_t count = fread(out, 1, bytes, file);
+    assert_true(count < bytes);
+    (void)fclose(file);
+    return count;
 }
 
 static void a_wal_of_an_earlier_opening_is_refused(void **state) {
     (void)state;
-    static char old_wal[1 << 20];
     die_holding(put_two_groups);
-    FILE *file = fopen(path_of("ballast.db-wal"), "r");
-    assert_non_null(file);
-    size_t count = fread(old_wal, 1, sizeof old_wal, file);
-    (void)fclose(file);
+    wal_count = read_file("ballast.db-wal", wal_bytes, sizeof wal_bytes);
     store_close(open_store());
-    die_holding(do_nothing);
-    write_file("ballast.db-wal", old_wal, count);
-    expect_refusal(&store_world_job, -EBADMSG, "ballast.db-wal is older than it");
+    write_file("ballast.db-wal", wal_bytes, wal_count);
+    expect_refusal(&store_world_job, -EBADMSG, "has lost commits: 2 of 3 groups are there");
+    expect_refusal(NULL, -EBADMSG, "has lost commits");
+}
+
+static void put_write_back_put(struct store *store) {
+    put_two_groups(store);
+    wal_count = read_file("ballast.db-wal", wal_bytes, sizeof wal_bytes);
+    write_file("old-wal", wal_bytes, wal_count);
+    if (store_checkpoint(store, 0, NULL) != 0 || store_world_put_group(store, 2, NULL) != 0) {
+        _exit(1);
+    }
+}
+
+static void an_older_wal_of_the_same_opening_is_refused(void **state) {
+    (void)state;
+    die_holding(put_write_back_put);
+    wal_count = read_file("old-wal", wal_bytes, sizeof wal_bytes);
+    write_file("ballast.db-wal", wal_bytes, wal_count);
+    expect_refusal(&store_world_job, -EBADMSG, "has lost commits: 2 of 3 groups are there");
+}
+
+static void put_twelve_groups(struct store *store) {
+    for (uint64_t g = 0; g < 12; g++) {
+        if (store_world_put_group(store, g, NULL) != 0) {
+            _exit(1);
+        }
+    }
+}
+
+/* Keeps the folder of a killed store, to damage copies of it. */
+static char db_bytes[1 << 20];
+static size_t db_count;
+static char mark_bytes[256];
+static size_t mark_count;
+
+static void keep_folder(void) {
+    wal_count = read_file("ballast.db-wal", wal_bytes, sizeof wal_bytes);
+    db_count = read_file("ballast.db", db_bytes, sizeof db_bytes);
+    mark_count = read_file("ballast.mark", mark_bytes, sizeof mark_bytes);
+}
+
+/* Puts the kept folder back with `bytes` for its WAL: 1 refused, 0 all is there; else the test
+ * fails. */
+static unsigned try_wal(const char *bytes, size_t count) {
+    struct store *store = NULL;
+    struct error error = {0};
+    store_world_empty(dir);
+    write_file("ballast.db", db_bytes, db_count);
+    write_file("ballast.mark", mark_bytes, mark_count);
+    write_file("ballast.db-wal", bytes, count);
+    int code = store_open(dir, &store_world_job, &store, &error);
+    if (code != 0) {
+        assert_int_equal(code, -EBADMSG);
+        assert_non_null(strstr(error.text, "restore "));
+        return 1;
+    }
+    assert_int_equal(store_world_check(store), 12);
+    store_close(store);
+    return 0;
+}
+
+static void a_wal_cut_at_any_length_is_refused(void **state) {
+    (void)state;
+    die_holding(put_twelve_groups);
+    keep_folder();
+    for (size_t length = 0; length < wal_count; length += 1 + wal_count / 300) {
+        if (try_wal(wal_bytes, length) != 1) {
+            fail_msg("%zu of %zu bytes were taken for the whole WAL", length, wal_count);
+        }
+    }
+}
+
+static void a_wal_with_flipped_bytes_is_refused_or_harmless(void **state) {
+    (void)state;
+    uint64_t seed = 78;
+    unsigned refused = 0;
+    unsigned rounds = store_world_rounds(20000, 500);
+    static char bytes[1 << 20];
+    die_holding(put_twelve_groups);
+    keep_folder();
+    for (unsigned round = 0; round < rounds; round++) {
+        memcpy(bytes, wal_bytes, wal_count);
+        bytes[store_world_random(&seed) % wal_count] ^= (char)(1 + store_world_random(&seed) % 255);
+        refused += try_wal(bytes, wal_count);
+    }
+    print_message("%u of %u refused\n", refused, rounds);
+    assert_true(refused > rounds - rounds / 10);
+}
+
+static void a_store_that_is_gone_is_not_started_anew(void **state) {
+    (void)state;
+    fill_store(3);
+    assert_int_equal(unlink(path_of("ballast.db")), 0);
+    expect_refusal(&store_world_job, -EBADMSG,
+                   "has a ballast.mark but no ballast.db: the store is gone; restore the folder");
+    assert_int_equal(access(path_of("ballast.db"), F_OK), -1);
+    assert_int_equal(unlink(path_of("ballast.mark")), 0);
+    store_close(open_store());
+}
+
+static void an_older_copy_of_the_store_is_refused(void **state) {
+    (void)state;
+    fill_store(3);
+    db_count = read_file("ballast.db", db_bytes, sizeof db_bytes);
+    struct store *store = open_store();
+    assert_int_equal(store_world_put_group(store, 3, NULL), 0);
+    store_close(store);
+    write_file("ballast.db", db_bytes, db_count);
+    expect_refusal(&store_world_job, -EBADMSG, "has lost commits: 4 of 6 groups are there");
+}
+
+static void a_mark_that_is_damaged_missing_or_another_ones_is_noticed(void **state) {
+    (void)state;
+    fill_store(2);
+    mark_count = read_file("ballast.mark", mark_bytes, sizeof mark_bytes);
+    for (size_t i = 0; i < mark_count; i++) {
+        mark_bytes[i] ^= 1;
+        write_file("ballast.mark", mark_bytes, mark_count);
+        expect_refusal(&store_world_job, -EBADMSG, "ballast.mark is damaged; restore");
+        mark_bytes[i] ^= 1;
+    }
+    write_file("ballast.mark", mark_bytes, mark_count - 1);
+    expect_refusal(&store_world_job, -EBADMSG, "ballast.mark is damaged; restore");
+    store_world_empty(dir);
+    fill_store(2);
+    write_file("ballast.mark", mark_bytes, mark_count);
+    expect_refusal(&store_world_job, -EBADMSG, "another store than the one ballast.mark is of");
+    assert_int_equal(unlink(path_of("ballast.mark")), 0);
+    assert_int_equal(store_world_recover(dir, 2, 0), 2); /* it was closed: nothing can be lost */
+    assert_int_equal(access(path_of("ballast.mark"), F_OK), 0);
+    store_world_empty(dir);
+    die_holding(put_two_groups);
+    assert_int_equal(unlink(path_of("ballast.mark")), 0);
+    expect_refusal(&store_world_job, -EBADMSG, "it was not closed and its ballast.mark is missing");
+}
+
+static void put_version_1(void) {
+    static char bytes[1 << 16];
+    FILE *file = fopen(BALLAST_SOURCE "/tests/unit/store_v1.db", "r");
+    assert_non_null(file);
+    size_t count = fread(bytes, 1, sizeof bytes, file);
+    (void)fclose(file);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    write_file("ballast.db", bytes, count);
+}
+
+static void a_store_of_version_1_is_migrated_after_a_copy_was_made(void **state) {
+    (void)state;
+    struct store *store = NULL;
+    put_version_1();
+    assert_int_equal(store_open(dir, NULL, &store, NULL), 0); /* reading leaves it as it is */
+    assert_int_equal(store_world_check(store), 3);
+    store_close(store);
+    assert_int_equal(access(path_of("ballast.db.1"), F_OK), -1);
+    assert_int_equal(store_world_recover(dir, 3, 0), 3);
+    assert_int_equal(access(path_of("ballast.mark"), F_OK), 0);
+    assert_int_equal(access(path_of("ballast.db.1"), F_OK), 0);
+    outsider("SELECT * FROM plans, waiting_documents, dataset_delays, datasets");
+    store = open_store();
+    assert_int_equal(store_world_put_group(store, 3, NULL), 0);
+    store_close(store);
+    assert_int_equal(unlink(path_of("ballast.db")), 0); /* the copy is the store that was */
+    assert_int_equal(unlink(path_of("ballast.mark")), 0);
+    assert_int_equal(rename(path_of("ballast.db.1"), strdupa(path_of("ballast.db"))), 0);
+    assert_int_equal(store_world_recover(dir, 3, 0), 3);
+}
+
+static void another_jobs_store_is_not_migrated(void **state) {
+    (void)state;
+    struct store_job job = store_world_job;
+    put_version_1();
+    job.plan_text = "algorithm = 2\n";
+    expect_refusal(&job, -EINVAL, "holds another job");
+    assert_int_equal(access(path_of("ballast.db.1"), F_OK), -1);
+    assert_int_equal(store_world_recover(dir, 3, 0), 3);
+}
+
+static void another_corpus_is_refused_by_the_dataset_and_what_of_it(void **state) {
+    (void)state;
+    struct store_dataset datasets[] = {
+        {.name = "books", .dtype = 8, .documents = 10, .tokens = 300, .bin_bytes = 600},
+        {.name = "web", .dtype = 8, .documents = 7, .tokens = 50, .bin_bytes = 100},
+    };
+    struct store_job job = store_world_job;
+    struct store *store = NULL;
+    job.datasets = datasets;
+    job.dataset_count = 2;
+    assert_int_equal(store_open(dir, &job, &store, NULL), 0);
+    store_close(store);
+    job.job_digest[0] ^= 1;
+    datasets[1].fingerprint[3] = 9;
+    expect_refusal(&job, -EINVAL, "dataset 'web' has as many documents and tokens, but others");
+    datasets[1].bin_bytes = 101;
+    expect_refusal(&job, -EINVAL, "dataset 'web' has bytes of .bin 100 there, 101 here; restore");
+    datasets[0].documents = 9;
+    expect_refusal(&job, -EINVAL, "dataset 'books' has documents 10 there, 9 here");
+    datasets[0].dtype = 4;
+    expect_refusal(&job, -EINVAL, "dataset 'books' has dtype 8 there, 4 here");
+    datasets[0].name = "code";
+    expect_refusal(&job, -EINVAL, "dataset 'books' there is 'code' here");
+    datasets[0] = (struct store_dataset){
+        .name = "books", .dtype = 8, .documents = 10, .tokens = 300, .bin_bytes = 600};
+    job.dataset_count = 1;
+    expect_refusal(&job, -EINVAL, "the number of datasets differs: 1 are here");
 }
 
 static void a_truncated_file_is_refused_at_any_length(void **state) {
@@ -470,7 +686,7 @@ static void flipped_bytes_give_no_wrong_answer(void **state) {
     (void)state;
     uint64_t seed = 77;
     unsigned refused = 0;
-    unsigned rounds = store_world_rounds(20000, 400);
+    unsigned rounds = store_world_rounds(20000, 500);
     fill_store(12);
     FILE *file = fopen(path_of("ballast.db"), "r");
     assert_non_null(file);
@@ -516,9 +732,9 @@ static void after_a_crash_of_the_machine_the_whole_file_is_checked(void **state)
     (void)state;
     fill_store(12);
     ruin_last_page();
-    die_holding(do_nothing);
+    die_holding(settle_a_step);
     store_close(open_store()); /* a process died: no time is spent */
-    die_holding(do_nothing);
+    die_holding(settle_a_step);
     boot_id = "the next boot";
     expect_refusal(&store_world_job, -EBADMSG, "is damaged: ***");
     boot_id = "";
@@ -587,8 +803,17 @@ int main(void) {
         TEST(meta_rows_that_are_missing_or_changed_are_damage),
         TEST(a_changed_row_is_damage),
         TEST(a_store_that_lost_its_wal_is_refused),
-        TEST(a_store_that_an_outsider_wrote_back_opens_when_told),
+        TEST(a_store_that_an_outsider_wrote_back_has_lost_nothing),
         TEST(a_wal_of_an_earlier_opening_is_refused),
+        TEST(an_older_wal_of_the_same_opening_is_refused),
+        TEST(a_wal_cut_at_any_length_is_refused),
+        TEST(a_wal_with_flipped_bytes_is_refused_or_harmless),
+        TEST(a_store_that_is_gone_is_not_started_anew),
+        TEST(an_older_copy_of_the_store_is_refused),
+        TEST(a_mark_that_is_damaged_missing_or_another_ones_is_noticed),
+        TEST(a_store_of_version_1_is_migrated_after_a_copy_was_made),
+        TEST(another_jobs_store_is_not_migrated),
+        TEST(another_corpus_is_refused_by_the_dataset_and_what_of_it),
         TEST(a_truncated_file_is_refused_at_any_length),
         TEST(flipped_bytes_give_no_wrong_answer),
         TEST(after_a_crash_of_the_machine_the_whole_file_is_checked),

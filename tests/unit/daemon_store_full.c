@@ -150,7 +150,7 @@ static int teardown(void **state) {
 /* A tmpfs over DISK that nobody else sees and that goes with this process. */
 static bool mount_disk(void) {
     return unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-           mount("tmpfs", DISK, "tmpfs", 0, "size=40m") == 0;
+           mount("tmpfs", DISK, "tmpfs", 0, "size=100m") == 0;
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

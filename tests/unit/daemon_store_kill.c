@@ -6,6 +6,7 @@
 #include "faulty_vfs.h"
 #include "store_world.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <setjmp.h>
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -178,11 +180,60 @@ static void power_loss_again_and_again_loses_nothing_acknowledged(void **state) 
     store_world_remove(dir);
 }
 
+static void put_version_1(void) {
+    static const char from[] = BALLAST_SOURCE "/tests/unit/store_v1.db";
+    static char bytes[1 << 16];
+    char to[300];
+    (void)snprintf(to, sizeof to, "%s/ballast.db", dir);
+    assert_true(mkdir(dir, 0700) == 0 || errno == EEXIST);
+    int in = open(from, O_RDONLY | O_CLOEXEC);
+    int out = open(to, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    ssize_t count = read(in, bytes, sizeof bytes);
+    assert_true(count > 0 && write(out, bytes, (size_t)count) == count);
+    assert_int_equal(close(in) | close(out), 0);
+}
+
+/* Opens a store of version 1, which migrates it, and dies at operation `kill_at` of that. */
+static bool migrate_and_die_at(uint64_t kill_at) {
+    int status;
+    put_version_1();
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct store *store = NULL;
+        faulty = (struct faulty){
+            .operations = FAULTY_CHANGES, .kill_at = kill_at, .lossy_seed = kill_at};
+        int code = store_open(dir, &store_world_job, &store, NULL);
+        store_close(store);
+        _exit(code == 0 ? 0 : 1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    assert_true(killed || status == 0);
+    assert_int_equal(store_world_recover(dir, 3, 0), 3);
+    store_world_empty(dir);
+    return killed;
+}
+
+static void a_migration_killed_at_any_operation_is_done_again(void **state) {
+    (void)state;
+    uint64_t at = 1;
+    faulty_vfs_install();
+    dir = store_world_make(store_world_memory());
+    while (migrate_and_die_at(at)) {
+        at++;
+    }
+    print_message("%" PRIu64 " operations\n", at - 1);
+    assert_true(at > 20);
+    store_world_remove(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kill_9_loses_and_reorders_nothing),
         cmocka_unit_test(power_loss_at_any_operation_loses_nothing_acknowledged),
         cmocka_unit_test(power_loss_again_and_again_loses_nothing_acknowledged),
+        cmocka_unit_test(a_migration_killed_at_any_operation_is_done_again),
     };
     return cmocka_run_group_tests_name("daemon_store_kill", tests, NULL, NULL);
 }
