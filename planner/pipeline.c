@@ -1,5 +1,5 @@
-/* pipeline: see pipeline.h. One cursor per stage; stages are swept round robin, each advances while
- * its next operation's inputs are known. */
+/* pipeline: see pipeline.h. One cursor per stage; stages are swept up, as forwards pass through
+ * them, and down, each advances while its next operation's inputs are known. */
 #include "planner/pipeline.h"
 
 #include <assert.h>
@@ -114,13 +114,15 @@ static size_t pipeline_lay_out(const struct pipeline_shape *shape, uint8_t *memo
     }
     size_t befores_at = cursors_at +
                         pipeline_round_up(3 * (size_t)shape->stages * sizeof *out->cursors);
+    size_t orders_at = befores_at + pipeline_round_up(operations * sizeof *out->befores);
     if (out != NULL) {
         out->ends = (uint64_t *)(void *)memory;
         out->sent = (uint32_t *)(void *)(memory + sent_at);
         out->cursors = (uint32_t *)(void *)(memory + cursors_at);
         out->befores = (uint32_t *)(void *)(memory + befores_at);
+        out->orders = (struct pipeline_operation *)(void *)(memory + orders_at);
     }
-    return befores_at + pipeline_round_up(operations * sizeof *out->befores);
+    return orders_at + pipeline_round_up(operations * sizeof *out->orders);
 }
 
 size_t pipeline_bytes(const struct pipeline_shape *shape) {
@@ -279,8 +281,8 @@ static bool pipeline_try(struct pipeline *pipeline, struct pipeline_operation op
         if (arrival_ns == END_UNKNOWN) {
             return false;
         }
-        if (pipeline->times->send != NULL &&
-            pipeline_stage(shape, other) != pipeline_stage(shape, op)) {
+        if (pipeline->times->send != NULL && shape->stages > 1 &&
+            other.virtual_stage != op.virtual_stage) {
             arrival_ns += pipeline->times->send[op.micro_batch];
         }
         if (arrival_ns > start.at_ns) {
@@ -315,16 +317,16 @@ static uint32_t pipeline_advance(struct pipeline *pipeline, uint32_t stage) {
     uint32_t *cursor = &pipeline->cursors[stage];
     uint32_t begin = *cursor;
     uint32_t end = 2 * pipeline_half(shape);
+    const struct pipeline_operation *order = &pipeline->orders[(size_t)stage * end];
     struct pipeline_free start = {.before = NONE_BEFORE};
     if (begin > 0) {
-        start = pipeline_after(pipeline, pipeline_operation_at(shape, stage, begin - 1));
+        start = pipeline_after(pipeline, order[begin - 1]);
     }
     while (*cursor < end) {
-        struct pipeline_operation op = pipeline_operation_at(shape, stage, *cursor);
-        if (!pipeline_try(pipeline, op, start)) {
+        if (!pipeline_try(pipeline, order[*cursor], start)) {
             break;
         }
-        start = pipeline_after(pipeline, op);
+        start = pipeline_after(pipeline, order[*cursor]);
         (*cursor)++;
     }
     return *cursor - begin;
@@ -345,21 +347,44 @@ static int pipeline_blocked(const struct pipeline *pipeline, struct error *error
                      op.micro_batch, op.virtual_stage / shape->stages, stage, shape->send_depth);
 }
 
-int pipeline_run(const struct pipeline_shape *shape, const struct pipeline_times *times,
-                 void *memory, struct pipeline *out, struct error *error) {
-    size_t left = pipeline_operations(shape);
+void pipeline_init(struct pipeline *pipeline, const struct pipeline_shape *shape, void *memory) {
     assert((uintptr_t)memory % 8 == 0);
-    *out = (struct pipeline){.shape = shape, .times = times};
-    (void)pipeline_lay_out(shape, memory, out);
-    memset(out->ends, 0xff, left * sizeof *out->ends);
-    memset(out->cursors, 0, 3 * (size_t)shape->stages * sizeof *out->cursors);
-    while (left > 0) {
-        size_t advanced = 0;
-        for (uint32_t stage = 0; stage < shape->stages; stage++) {
-            advanced += pipeline_advance(out, stage);
+    *pipeline = (struct pipeline){.shape = shape};
+    (void)pipeline_lay_out(shape, memory, pipeline);
+    struct pipeline_operation *next = pipeline->orders;
+    for (uint32_t stage = 0; stage < shape->stages; stage++) {
+        for (uint32_t position = 0; position < 2 * pipeline_half(shape); position++) {
+            *next++ = pipeline_operation_at(shape, stage, position);
         }
+    }
+}
+
+/* Returns by how many operations. */
+static size_t pipeline_sweep(struct pipeline *pipeline) {
+    uint32_t stages = pipeline->shape->stages;
+    size_t advanced = 0;
+    for (uint32_t stage = 0; stage < stages; stage++) {
+        advanced += pipeline_advance(pipeline, stage);
+    }
+    for (uint32_t stage = stages; stage-- > 0;) {
+        advanced += pipeline_advance(pipeline, stage);
+    }
+    return advanced;
+}
+
+int pipeline_run(struct pipeline *pipeline, const struct pipeline_times *times,
+                 struct error *error) {
+    const struct pipeline_shape *shape = pipeline->shape;
+    size_t left = pipeline_operations(shape);
+    pipeline->times = times;
+    pipeline->time_ns = 0;
+    pipeline->busy_ns = 0;
+    memset(pipeline->ends, 0xff, left * sizeof *pipeline->ends);
+    memset(pipeline->cursors, 0, 3 * (size_t)shape->stages * sizeof *pipeline->cursors);
+    while (left > 0) {
+        size_t advanced = pipeline_sweep(pipeline);
         if (advanced == 0) {
-            return pipeline_blocked(out, error);
+            return pipeline_blocked(pipeline, error);
         }
         left -= advanced;
     }

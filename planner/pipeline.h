@@ -48,15 +48,17 @@ struct pipeline_operation {
     bool backward;
 };
 
-/* A run: results, and what walking through it needs. Shape and times are borrowed. */
+/* A pipeline and its last run: results, and what walking through it needs. Shape and times are
+ * borrowed. */
 struct pipeline {
     const struct pipeline_shape *shape;
     const struct pipeline_times *times;
     uint64_t time_ns; /* the last operation's end */
     uint64_t busy_ns; /* sum of all operations */
-    uint64_t *ends;   /* by operation; these four lie in the caller's memory */
+    uint64_t *ends;   /* by operation; these five lie in the caller's memory */
     uint32_t *befores;
-    uint32_t *cursors; /* by stage; behind them, outputs by stage and direction */
+    struct pipeline_operation *orders; /* of the stages, one behind the other */
+    uint32_t *cursors;                 /* by stage; behind them, outputs by stage and direction */
     uint32_t *sent;
 };
 
@@ -68,13 +70,17 @@ int pipeline_schedule_parse(const char *name, enum pipeline_schedule *out);
  * that are not a multiple of the stages where chunks are interleaved, too many operations. */
 int pipeline_check(const struct pipeline_shape *shape, struct error *error);
 
-/* Bytes that pipeline_run needs, aligned to 8; the shape was checked. */
+/* Bytes that a pipeline needs, aligned to 8; the shape was checked. */
 size_t pipeline_bytes(const struct pipeline_shape *shape);
 
-/* Runs. `memory` belongs to `out` until the caller reuses it. -EDEADLK when the order blocks
- * itself, naming an operation that waits; `out` is then not to be used. */
-int pipeline_run(const struct pipeline_shape *shape, const struct pipeline_times *times,
-                 void *memory, struct pipeline *out, struct error *error);
+/* Makes a pipeline to run, once or more often. `memory` belongs to it until the caller reuses it.
+ */
+void pipeline_init(struct pipeline *pipeline, const struct pipeline_shape *shape, void *memory);
+
+/* Runs. -EDEADLK when the order blocks itself, naming an operation that waits; there are no results
+ * then. */
+int pipeline_run(struct pipeline *pipeline, const struct pipeline_times *times,
+                 struct error *error);
 
 uint64_t pipeline_start_ns(const struct pipeline *pipeline, struct pipeline_operation operation);
 uint64_t pipeline_end_ns(const struct pipeline *pipeline, struct pipeline_operation operation);

@@ -38,14 +38,25 @@ struct step_parts {
     uint64_t head_ps;
 };
 
-/* Scratch of step_time_of, for one replica of m micro-batches; the record leads its arrays. */
-struct step_scratch {
-    struct step_parts *layers; /* forward of one layer, by micro-batch; head: of the last chunk */
+/* Durations of a chain, ns, by (micro-batch, virtual stage), and sends by micro-batch. */
+struct step_durations {
     uint64_t *forward;
     uint64_t *backward;
     uint64_t *send;
-    uint64_t *shares; /* of the critical path, by micro-batch */
-    uint32_t *picks;  /* which loads these are */
+};
+
+/* Scratch of step_time_of; the record leads its arrays. */
+struct step_scratch {
+    /* By load. */
+    struct step_parts *layers; /* forward of one layer; head: of the last chunk */
+    struct step_durations all;
+    uint64_t *forward_ns; /* through all stages */
+    uint64_t *backward_ns;
+
+    /* By micro-batch of the replica, or group of them, that runs. */
+    uint32_t *picks; /* which loads these are */
+    struct step_durations run;
+    uint64_t *shares; /* of the critical path */
     struct pipeline_times times;
     void *pipeline;
 };
@@ -232,29 +243,33 @@ uint64_t step_time_forward_ns(const struct step_time_model *model, const struct 
     return step_chain_ns(model, &layer, false, NULL);
 }
 
-static uint64_t step_work_ns(const struct step_time_model *model, const struct step_load *load) {
-    struct step_parts layer = step_layer(model, load);
-    return step_chain_ns(model, &layer, false, NULL) + step_chain_ns(model, &layer, true, NULL);
-}
-
 static void *step_array(uint8_t *memory, size_t *at, size_t bytes) {
     size_t begin = *at;
     *at = begin + (bytes + 7) / 8 * 8;
     return memory != NULL ? memory + begin : NULL;
 }
 
+static void step_lay_out_durations(const struct step_time_model *model, size_t micro_batches,
+                                   uint8_t *memory, size_t *at, struct step_durations *out) {
+    size_t chains = micro_batches * model->virtual_stages * sizeof(uint64_t);
+    out->forward = step_array(memory, at, chains);
+    out->backward = step_array(memory, at, chains);
+    out->send = step_array(memory, at, micro_batches * sizeof(uint64_t));
+}
+
 static size_t step_lay_out(const struct step_time_model *model, uint8_t *memory,
                            struct step_scratch *out) {
+    size_t loads = model->options.micro_batches;
     size_t m = model->shape.micro_batches;
-    size_t durations = m * model->virtual_stages;
     size_t at = 0;
     (void)step_array(memory, &at, sizeof *out);
-    out->layers = step_array(memory, &at, m * sizeof *out->layers);
-    out->forward = step_array(memory, &at, durations * sizeof *out->forward);
-    out->backward = step_array(memory, &at, durations * sizeof *out->backward);
-    out->send = step_array(memory, &at, m * sizeof *out->send);
-    out->shares = step_array(memory, &at, m * sizeof *out->shares);
+    out->layers = step_array(memory, &at, loads * sizeof *out->layers);
+    step_lay_out_durations(model, loads, memory, &at, &out->all);
+    out->forward_ns = step_array(memory, &at, loads * sizeof *out->forward_ns);
+    out->backward_ns = step_array(memory, &at, loads * sizeof *out->backward_ns);
     out->picks = step_array(memory, &at, m * sizeof *out->picks);
+    step_lay_out_durations(model, m, memory, &at, &out->run);
+    out->shares = step_array(memory, &at, m * sizeof *out->shares);
     out->pipeline = step_array(memory, &at, pipeline_bytes(&model->shape));
     return at;
 }
@@ -271,59 +286,70 @@ size_t step_time_bytes(const struct step_time_model *model) {
     return step_lay_out(model, NULL, &measured);
 }
 
-/* The loads that set the time of replica or group `replica`: all of a replica's, or at every index
- * the slowest of the replicas that meet there. */
-static void step_pick(const struct step_time_model *model, const struct step_load *loads,
-                      uint32_t replica, uint32_t *picks) {
-    uint32_t m = model->shape.micro_batches;
-    uint32_t group = model->options.sync_replicas > 0 ? model->options.sync_replicas : 1;
-    for (uint32_t i = 0; i < m; i++) {
-        picks[i] = replica * group * m + i;
-        uint64_t slowest_ns = group > 1 ? step_work_ns(model, &loads[picks[i]]) : 0;
-        for (uint32_t other = 1; other < group; other++) {
-            uint32_t pick = (replica * group + other) * m + i;
-            uint64_t ns = step_work_ns(model, &loads[pick]);
-            if (ns > slowest_ns) {
-                slowest_ns = ns;
-                picks[i] = pick;
-            }
-        }
-    }
-}
-
 static uint32_t step_groups(const struct step_time_model *model) {
     uint32_t group = model->options.sync_replicas;
     return group > 0 ? model->options.dp / group : model->options.dp;
 }
 
-static void step_durations(const struct step_time_model *model, const struct step_load *loads,
-                           struct step_scratch *scratch) {
+/* Times of every load. */
+static void step_price(const struct step_time_model *model, const struct step_load *loads,
+                       struct step_scratch *scratch) {
     const struct step_time_options *options = &model->options;
     const struct link_rate *link = step_link(options,
                                              (uint64_t)options->tp * options->cp * options->pp);
-    for (uint32_t i = 0; i < model->shape.micro_batches; i++) {
-        const struct step_load *load = &loads[scratch->picks[i]];
-        scratch->layers[i] = step_layer(model, load);
-        scratch->send[i] = step_scale(step_link_ps(link, step_send_bytes(model, load->rows)),
-                                      options->exposed_pp_permille) /
-                           PS_PER_NS;
+    for (uint32_t i = 0; i < options->micro_batches; i++) {
+        struct step_parts *layer = &scratch->layers[i];
         size_t at = (size_t)i * model->virtual_stages;
-        (void)step_chain_ns(model, &scratch->layers[i], false, &scratch->forward[at]);
-        (void)step_chain_ns(model, &scratch->layers[i], true, &scratch->backward[at]);
+        *layer = step_layer(model, &loads[i]);
+        scratch->all.send[i] = step_scale(step_link_ps(link, step_send_bytes(model, loads[i].rows)),
+                                          options->exposed_pp_permille) /
+                               PS_PER_NS;
+        scratch->forward_ns[i] = step_chain_ns(model, layer, false, &scratch->all.forward[at]);
+        scratch->backward_ns[i] = step_chain_ns(model, layer, true, &scratch->all.backward[at]);
     }
 }
 
-static int step_run(const struct step_time_model *model, const struct step_load *loads,
-                    uint32_t replica, struct step_scratch *scratch, struct pipeline *out,
-                    struct error *error) {
-    step_pick(model, loads, replica, scratch->picks);
-    step_durations(model, loads, scratch);
+/* The loads that set the time of replica or group `replica`: all of a replica's, or at every index
+ * the slowest of the replicas that meet there. */
+static void step_pick(const struct step_time_model *model, uint32_t replica,
+                      struct step_scratch *scratch) {
+    uint32_t m = model->shape.micro_batches;
+    uint32_t group = model->options.sync_replicas > 0 ? model->options.sync_replicas : 1;
+    for (uint32_t i = 0; i < m; i++) {
+        uint32_t pick = replica * group * m + i;
+        for (uint32_t other = 1; other < group; other++) {
+            uint32_t load = (replica * group + other) * m + i;
+            if (scratch->forward_ns[load] + scratch->backward_ns[load] >
+                scratch->forward_ns[pick] + scratch->backward_ns[pick]) {
+                pick = load;
+            }
+        }
+        scratch->picks[i] = pick;
+    }
+}
+
+static void step_gather(const struct step_time_model *model, struct step_scratch *scratch) {
+    size_t stages = model->virtual_stages;
+    for (uint32_t i = 0; i < model->shape.micro_batches; i++) {
+        size_t pick = scratch->picks[i];
+        memcpy(&scratch->run.forward[i * stages], &scratch->all.forward[pick * stages],
+               stages * sizeof(uint64_t));
+        memcpy(&scratch->run.backward[i * stages], &scratch->all.backward[pick * stages],
+               stages * sizeof(uint64_t));
+        scratch->run.send[i] = scratch->all.send[pick];
+    }
+}
+
+static int step_run(const struct step_time_model *model, uint32_t replica,
+                    struct step_scratch *scratch, struct pipeline *pipeline, struct error *error) {
+    step_pick(model, replica, scratch);
+    step_gather(model, scratch);
     scratch->times = (struct pipeline_times){
-        .forward = scratch->forward,
-        .backward = scratch->backward,
-        .send = model->options.exposed_pp_permille > 0 ? scratch->send : NULL,
+        .forward = scratch->run.forward,
+        .backward = scratch->run.backward,
+        .send = model->options.exposed_pp_permille > 0 ? scratch->run.send : NULL,
     };
-    return pipeline_run(&model->shape, &scratch->times, scratch->pipeline, out, error);
+    return pipeline_run(pipeline, &scratch->times, error);
 }
 
 static void step_spread_add(struct step_spread *spread, uint64_t value) {
@@ -338,7 +364,7 @@ static uint64_t step_spread_ppm(const struct step_spread *spread) {
 
 /* Ratios and bounds that the loads alone give. */
 static void step_ratios(const struct step_time_model *model, const struct step_load *loads,
-                        struct step_time *out) {
+                        const struct step_scratch *scratch, struct step_time *out) {
     const struct step_time_options *options = &model->options;
     struct step_spread forward = {0};
     struct step_spread attention = {0};
@@ -349,16 +375,14 @@ static void step_ratios(const struct step_time_model *model, const struct step_l
     uint64_t work_ns = 0;
     uint64_t replica_ns = 0;
     for (uint32_t i = 0; i < options->micro_batches; i++) {
-        struct step_parts layer = step_layer(model, &loads[i]);
-        uint64_t forward_ns = step_chain_ns(model, &layer, false, NULL);
-        uint64_t chain_ns = forward_ns + step_chain_ns(model, &layer, true, NULL);
-        step_spread_add(&forward, forward_ns);
+        uint64_t chain_ns = scratch->forward_ns[i] + scratch->backward_ns[i];
+        step_spread_add(&forward, scratch->forward_ns[i]);
         step_spread_add(&attention, loads[i].attention_sum_ps);
         context += (u128)balance_ppm(loads[i].attention_ps, loads[i].attention_sum_ps,
                                      options->cp) *
                    loads[i].tokens;
         tokens += loads[i].tokens;
-        attention_ps += (u128)layer.attention_ps * options->shape.layers;
+        attention_ps += (u128)scratch->layers[i].attention_ps * options->shape.layers;
         work_ns += chain_ns;
         replica_ns += chain_ns;
         out->heaviest_ns = chain_ns > out->heaviest_ns ? chain_ns : out->heaviest_ns;
@@ -424,7 +448,8 @@ static void step_walk(const struct step_time_model *model, const struct pipeline
         uint64_t start_ns = pipeline_start_ns(pipeline, op);
         uint64_t end_ns = pipeline_end_ns(pipeline, op);
         out->causes_ns[STEP_COMMUNICATION] += until_ns - end_ns;
-        step_blame(model, &scratch->layers[op.micro_batch], op, end_ns - start_ns, out);
+        step_blame(model, &scratch->layers[scratch->picks[op.micro_batch]], op, end_ns - start_ns,
+                   out);
         scratch->shares[op.micro_batch] += end_ns - start_ns;
         until_ns = start_ns;
         more = pipeline_before(pipeline, op, &op);
@@ -451,7 +476,7 @@ static void step_stages(const struct step_time_model *model, const struct step_s
     for (uint32_t stage = 0; stage < model->shape.stages; stage++) {
         uint64_t busy_ns = 0;
         for (size_t i = stage; i < durations; i += model->shape.stages) {
-            busy_ns += scratch->forward[i] + scratch->backward[i];
+            busy_ns += scratch->run.forward[i] + scratch->run.backward[i];
         }
         step_spread_add(&stages, busy_ns);
     }
@@ -473,8 +498,10 @@ int step_time_of(const struct step_time_model *model, const struct step_load *lo
     struct step_scratch *scratch = step_scratch_in(model, memory);
     struct step_time time = {0};
     struct pipeline pipeline;
+    step_price(model, loads, scratch);
+    pipeline_init(&pipeline, &model->shape, scratch->pipeline);
     for (uint32_t group = 0; group < step_groups(model); group++) {
-        int code = step_run(model, loads, group, scratch, &pipeline, error);
+        int code = step_run(model, group, scratch, &pipeline, error);
         if (code < 0) {
             return code;
         }
@@ -483,8 +510,10 @@ int step_time_of(const struct step_time_model *model, const struct step_load *lo
             time.group = group;
         }
     }
-    (void)step_run(model, loads, time.group, scratch, &pipeline, NULL);
-    step_ratios(model, loads, &time);
+    if (time.group + 1 < step_groups(model)) {
+        (void)step_run(model, time.group, scratch, &pipeline, NULL);
+    }
+    step_ratios(model, loads, scratch, &time);
     step_traffic(model, loads, &time);
     step_stages(model, scratch, &time);
     step_walk(model, &pipeline, scratch, &time);
@@ -498,7 +527,10 @@ int step_time_of(const struct step_time_model *model, const struct step_load *lo
 
 int step_time_pipeline(const struct step_time_model *model, const struct step_load *loads,
                        uint32_t group, void *memory, struct pipeline *out, struct error *error) {
-    return step_run(model, loads, group, step_scratch_in(model, memory), out, error);
+    struct step_scratch *scratch = step_scratch_in(model, memory);
+    step_price(model, loads, scratch);
+    pipeline_init(out, &model->shape, scratch->pipeline);
+    return step_run(model, group, scratch, out, error);
 }
 
 static int step_check_numbers(const struct step_time_options *options, struct error *error) {

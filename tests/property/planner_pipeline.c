@@ -67,7 +67,8 @@ static uint64_t time_of(const struct pipeline_shape *shape, const uint64_t *forw
     struct pipeline pipeline;
     void *memory = malloc(pipeline_bytes(shape));
     assert_int_equal(pipeline_check(shape, NULL), 0);
-    int rc = pipeline_run(shape, &times, memory, &pipeline, NULL);
+    pipeline_init(&pipeline, shape, memory);
+    int rc = pipeline_run(&pipeline, &times, NULL);
     assert_true(rc == 0 || rc == -EDEADLK);
     free(memory);
     return rc == 0 ? pipeline.time_ns : UINT64_MAX;
@@ -238,7 +239,8 @@ static void every_operation_runs_once_and_after_what_it_needs(void **state) {
         struct pipeline pipeline;
         void *memory = malloc(pipeline_bytes(&world.shape));
         uint8_t *seen = calloc(2 * world.durations, 1);
-        assert_int_equal(pipeline_run(&world.shape, &times, memory, &pipeline, NULL), 0);
+        pipeline_init(&pipeline, &world.shape, memory);
+        assert_int_equal(pipeline_run(&pipeline, &times, NULL), 0);
         for (uint32_t stage = 0; stage < world.shape.stages; stage++) {
             uint64_t free_ns = 0;
             for (uint32_t i = 0; i < 2 * world.shape.micro_batches * world.shape.chunks; i++) {

@@ -36,7 +36,8 @@ static int run_begin(struct run *run, struct pipeline_shape shape, const uint64_
         }
     }
     run->memory = malloc(pipeline_bytes(&shape));
-    return pipeline_run(&run->shape, &run->times, run->memory, &run->pipeline, error);
+    pipeline_init(&run->pipeline, &run->shape, run->memory);
+    return pipeline_run(&run->pipeline, &run->times, error);
 }
 
 struct golden {
@@ -107,7 +108,7 @@ static void a_send_delays_the_next_stage_alone(void **state) {
     struct pipeline_shape shape = {PIPELINE_1F1B, 3, 1, 1, 0};
     assert_int_equal(run_begin(&run, shape, forward, backward, NULL), 0);
     run.times.send = run.send;
-    assert_int_equal(pipeline_run(&run.shape, &run.times, run.memory, &run.pipeline, NULL), 0);
+    assert_int_equal(pipeline_run(&run.pipeline, &run.times, NULL), 0);
     assert_int_equal(run.pipeline.time_ns, 3 * 30 + 4 * 3);
     assert_int_equal(run.pipeline.busy_ns, 3 * 30);
     free(run.memory);
@@ -197,7 +198,8 @@ static void memory_is_used_as_asked_for(void **state) {
         size_t bytes = pipeline_bytes(&shape);
         uint8_t *guarded = malloc(bytes + 8);
         memset(guarded, 0xa5, bytes + 8);
-        assert_int_equal(pipeline_run(&run.shape, &run.times, guarded, &run.pipeline, NULL), 0);
+        pipeline_init(&run.pipeline, &shape, guarded);
+        assert_int_equal(pipeline_run(&run.pipeline, &run.times, NULL), 0);
         assert_int_equal(run.pipeline.time_ns, time_ns);
         for (size_t i = bytes; i < bytes + 8; i++) {
             assert_int_equal(guarded[i], 0xa5);
