@@ -198,12 +198,19 @@ static void level_decide_step(struct planner *p) {
     p->predicted_ppm = decision.predicted_ppm != UINT64_MAX ? decision.predicted_ppm : 0;
 }
 
-/* First in, first out until every micro-batch can have one. */
+/* First in, first out until every micro-batch can have one, shorts before candidates: so few leave
+ * only when they are long, and one more of these would be too many tokens. */
 static void level_fill(struct planner *p) {
     const struct plan_state *after = p->after;
-    for (uint32_t i = 0; i < after->waiting_count && p->leaving < p->options.micro_batches; i++) {
-        if (p->departures[i] == DEPARTURE_NONE) {
-            level_depart(p, i, DEPARTURE_FILLS);
+    for (int candidates = 0; candidates < 2; candidates++) {
+        for (uint32_t i = 0; i < after->waiting_count; i++) {
+            bool candidate = level_is_candidate(p, after->waiting[i].document.length);
+            if (p->leaving >= p->options.micro_batches) {
+                return;
+            }
+            if (p->departures[i] == DEPARTURE_NONE && candidate == (candidates == 1)) {
+                level_depart(p, i, DEPARTURE_FILLS);
+            }
         }
     }
 }

@@ -60,6 +60,7 @@ static const struct {
     FIELD(steps),
     FIELD(tokens),
     FIELD(tokens_cv_ppm),
+    FIELD(tokens_off_ppm),
     FIELD(tokens_per_gpu_second),
     FIELD_OF_MEAN(total_ppm),
     FIELD_OF_MEAN(tp_bytes),
@@ -96,6 +97,7 @@ struct meter {
     void *scratch;
     uint64_t *sorted;
     u128 token_delays;
+    uint64_t step_tokens; /* of the config */
     uint32_t long_length; /* longer documents are long */
     uint64_t long_tokens;
     u128 long_shares; /* sum over steps of long tokens / tokens, in 2^-SHARE_BITS */
@@ -134,6 +136,7 @@ static int meter_open(struct meter *meter, const struct trial *trial,
     *meter = (struct meter){
         .options = options,
         .tiles = &planner_model(trial->stream.planner)->tiles,
+        .step_tokens = trial->config->plan.step_tokens,
         .long_length = trial->config->plan.window / 4,
     };
     int rc = measure_model(trial, &options->times, &meter->model, error);
@@ -213,7 +216,6 @@ static void measure_balance(struct outcome *outcome, const struct step_plan *pla
     outcome->bound_ppm += plan->balance.bound_ppm;
     outcome->context_ppm += plan->balance.context_ppm;
     outcome->per_document_ppm += per_document * PPM / plan->micro_batch_count;
-    outcome->tokens += plan->tokens;
     if (plan->balance.total_ppm > outcome->worst_ppm) {
         outcome->worst_ppm = plan->balance.total_ppm;
     }
@@ -244,6 +246,13 @@ static void measure_time(struct outcome *outcome, const struct step_time *time) 
     outcome->fsdp_bytes += time->fsdp_bytes;
 }
 
+static void measure_tokens(struct meter *meter, struct outcome *outcome, uint64_t tokens) {
+    uint64_t target = meter->step_tokens;
+    uint64_t off_ppm = share_ppm(tokens > target ? tokens - target : target - tokens, target);
+    outcome->tokens += tokens;
+    outcome->tokens_off_ppm = off_ppm > outcome->tokens_off_ppm ? off_ppm : outcome->tokens_off_ppm;
+}
+
 static int measure_step(struct meter *meter, struct measurement *out, const struct step_plan *plan,
                         struct error *error) {
     struct step_time time;
@@ -264,6 +273,7 @@ static int measure_step(struct meter *meter, struct measurement *out, const stru
     }
     uint64_t token_delays = measure_delays(out, plan);
     meter->token_delays += token_delays;
+    measure_tokens(meter, &out->outcome, plan->tokens);
     measure_long(meter, plan);
     measure_balance(&out->outcome, plan);
     measure_time(&out->outcome, &time);

@@ -73,6 +73,7 @@ struct outcome {
     uint64_t steps;  /* how many */
     uint64_t tokens; /* of all steps */
     uint64_t tokens_cv_ppm;
+    uint64_t tokens_off_ppm; /* largest distance of a step's tokens from plan.step_tokens */
     uint64_t tokens_per_gpu_second;
     uint64_t total_ppm;
     uint64_t tp_bytes;

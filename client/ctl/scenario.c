@@ -25,6 +25,26 @@ int scenario_override(struct scenario *scenario, const char *key, const char *va
     return 0;
 }
 
+int scenario_add_corpus(struct scenario *scenario, const char *prefix, const char *weight,
+                        struct error *error) {
+    static const char *const names[] = {"path", "weight"};
+    if (scenario->corpora == SCENARIO_CORPORA_MAX) {
+        return error_set(error, -ENOBUFS, "more than %u corpora; write a config and name it",
+                         SCENARIO_CORPORA_MAX);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        (void)snprintf(scenario->corpus_keys[scenario->corpora][i],
+                       sizeof scenario->corpus_keys[0][i], "dataset.corpus%zu.%s",
+                       scenario->corpora, names[i]);
+    }
+    const char(*keys)[32] = (const char(*)[32])scenario->corpus_keys[scenario->corpora++];
+    int rc = scenario_override(scenario, keys[0], prefix, error);
+    if (rc == 0 && weight != NULL) {
+        rc = scenario_override(scenario, keys[1], weight, error);
+    }
+    return rc;
+}
+
 static int scenario_find(struct scenario *scenario, struct error *error) {
     scenario->drawn = distribution_find(scenario->distribution);
     if (scenario->drawn == NULL) {
@@ -112,7 +132,7 @@ int scenario_config(const struct scenario *scenario, const char *policy, const c
     if (rc < 0) {
         return rc;
     }
-    if (scenario->config == NULL) {
+    if (scenario->config == NULL && scenario->corpora == 0) {
         all[count++] = (struct config_override){NO_DATASET_KEY, NO_DATASET_PATH};
     }
     if (scenario->config == NULL && scenario->drawn != NULL) {

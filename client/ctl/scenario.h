@@ -1,8 +1,8 @@
 /* scenario: the documents and settings of a simulation, the same for every policy.
  *
- * Documents come from the config's corpus (indexes only), a file of lengths, or a built-in
- * distribution, and may be cut where plain packing would cut them. Settings are the config's, with
- * overrides by key on top. A trial is one policy and seed over them, at step 0. */
+ * Documents come from the config's corpus or a named one (indexes only), a file of lengths, or a
+ * built-in distribution, and may be cut where plain packing would cut them. Settings are the
+ * config's, with overrides by key on top. A trial is one policy and seed over them, at step 0. */
 #ifndef BALLAST_CTL_SCENARIO_H
 #define BALLAST_CTL_SCENARIO_H
 
@@ -10,11 +10,14 @@
 #include "corpus/lengths.h"
 
 #define SCENARIO_OVERRIDES_MAX 64u
+#define SCENARIO_CORPORA_MAX   16u
 
 struct scenario {
     const char *config;       /* NULL: no file, defaults */
     const char *lengths;      /* file; NULL like the next: not given */
     const char *distribution; /* name */
+    size_t corpora;           /* named instead of those of a config */
+    char corpus_keys[SCENARIO_CORPORA_MAX][2][32];
     bool cut;
     struct config_override overrides[SCENARIO_OVERRIDES_MAX]; /* texts borrowed */
     size_t override_count;
@@ -29,6 +32,10 @@ struct scenario {
 /* Adds key = value; later ones win. -ENOBUFS with the reason. */
 int scenario_override(struct scenario *scenario, const char *key, const char *value,
                       struct error *error);
+
+/* Adds the dataset of PREFIX.idx and PREFIX.bin; `weight` NULL: 1. Both texts are borrowed. */
+int scenario_add_corpus(struct scenario *scenario, const char *prefix, const char *weight,
+                        struct error *error);
 
 /* Reads the file of lengths, finds the distribution. scenario_close takes a zeroed or half-open
  * one. */

@@ -7,6 +7,7 @@
 
 enum {
     OPTION_LENGTHS = 800,
+    OPTION_CORPUS,
     OPTION_DISTRIBUTION,
     OPTION_CUT,
     OPTION_SET,
@@ -145,15 +146,39 @@ static bool table_parse(struct scenario_arguments *arguments, int key, char *arg
     return false;
 }
 
+/* "PREFIX" or "PREFIX=WEIGHT". */
+static void corpus_parse(struct scenario_arguments *arguments, char *text,
+                         struct argp_state *state) {
+    struct error error = {0};
+    char *equals = strrchr(text, '=');
+    if (equals != NULL) {
+        *equals = '\0';
+    }
+    if (scenario_add_corpus(arguments->scenario, text, equals != NULL ? equals + 1 : NULL, &error) <
+        0) {
+        argp_error(state, "%s", error.text);
+    }
+}
+
 static void arguments_check(struct scenario_arguments *arguments, struct argp_state *state) {
     struct scenario *scenario = arguments->scenario;
     scenario->config = arguments->ctl->config;
-    if (scenario->lengths != NULL && scenario->distribution != NULL) {
-        argp_error(state, "--lengths and --distribution: documents come from one of them");
+    int sources = (scenario->lengths != NULL) + (scenario->distribution != NULL) +
+                  (scenario->corpora > 0);
+    if (sources > 1) {
+        argp_error(state, "--lengths, --distribution, --corpus: documents come from one of them");
     }
-    if (scenario->config == NULL && scenario->lengths == NULL && scenario->distribution == NULL) {
-        argp_error(state, "which documents? name a job's config with --config FILE, a file of "
-                          "lengths with --lengths, or a list with --distribution wlb128k");
+    bool named = (arguments->ctl->flags & 1u << ORIGIN_CONFIG) != 0;
+    if (scenario->corpora > 0 && !named) {
+        scenario->config = NULL; /* of the environment */
+    } else if (scenario->corpora > 0) {
+        argp_error(state, "--corpus: the config names its own corpus; give one of them, and "
+                          "settings with --set");
+    }
+    if (scenario->config == NULL && sources == 0) {
+        argp_error(state, "which documents? name a job's config with --config FILE, PREFIX.idx "
+                          "with --corpus PREFIX, a file of lengths with --lengths, or a list with "
+                          "--distribution wlb128k");
     }
 }
 
@@ -165,6 +190,9 @@ static error_t arguments_parse(int key, char *arg, struct argp_state *state) {
         return 0;
     case OPTION_LENGTHS:
         arguments->scenario->lengths = arg;
+        return 0;
+    case OPTION_CORPUS:
+        corpus_parse(arguments, arg, state);
         return 0;
     case OPTION_DISTRIBUTION:
         arguments->scenario->distribution = arg;
@@ -195,6 +223,8 @@ static error_t arguments_parse(int key, char *arg, struct argp_state *state) {
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Documents:", 1},
+    {"corpus", OPTION_CORPUS, "PREFIX[=WEIGHT]", 0,
+     "Those of PREFIX.idx, instead of a config's; may be repeated", 0},
     {"lengths", OPTION_LENGTHS, "FILE", 0,
      "Documents of these lengths, one whole number a line, read in the config's order", 0},
     {"distribution", OPTION_DISTRIBUTION, "NAME", 0,

@@ -148,8 +148,8 @@ static void print_expected(const struct tuning *tuning, const struct contender *
     }
     printf("\n");
     if (outcome->delay_mean_milli > tuning->delay_max_milli) {
-        printf("the delay is above the limit there: allow less with --delay-max, or tune on more "
-               "steps\n");
+        printf("the delay is above the limit there: allow less with --delay-max, or tune on\n"
+               "more steps\n");
     }
 }
 

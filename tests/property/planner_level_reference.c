@@ -158,9 +158,13 @@ static void fill(struct reference *r) {
     for (uint32_t i = 0; i < r->documents; i++) {
         count += r->leaves[i];
     }
-    for (uint32_t i = 0; i < r->hand_count && count < r->options->bins; i++) {
-        count += !r->leaves[r->hand[i]];
-        r->leaves[r->hand[i]] = true;
+    for (uint32_t i = 0; i < 2 * r->hand_count && count < r->options->bins; i++) {
+        uint32_t document = r->hand[i % r->hand_count];
+        bool candidate = r->lengths[document] >= r->options->candidate_length;
+        if (candidate == (i >= r->hand_count)) {
+            count += !r->leaves[document];
+            r->leaves[document] = true;
+        }
     }
 }
 
