@@ -39,7 +39,7 @@ static struct pool_second pool_second_of(const struct pool_shape *shape,
 bool pool_outcome_better(const struct pool_outcome *a, const struct pool_outcome *b) {
     const uint64_t keys[][2] = {
         {larger(a->load_max, a->capacity), larger(b->load_max, b->capacity)},
-        {larger(a->bytes_in_max, a->bytes_out_max), larger(b->bytes_in_max, b->bytes_out_max)},
+        {a->bytes_link_max, b->bytes_link_max},
         {a->bytes, b->bytes},
     };
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
@@ -61,6 +61,8 @@ void pool_price(const struct pool *pool, const struct pool_tiles *tiles, const u
         out->load_sum += loads[w];
         out->bytes_in_max = larger(out->bytes_in_max, pool_link_in(&links[w]));
         out->bytes_out_max = larger(out->bytes_out_max, pool_link_out(&links[w]));
+        out->bytes_link_max = larger(out->bytes_link_max,
+                                     pool_link_in(&links[w]) + pool_link_out(&links[w]));
         out->bytes += pool_link_in(&links[w]);
     }
     for (uint32_t tile = 0; tile < pool_tile_count(shape, tiles); tile++) {

@@ -2,7 +2,7 @@
  *
  * Home-first in both orders and Algorithm 2, with causal prefixes, are planned and priced by their
  * exchange. The lower largest load wins, where all within C (pool_place.h) are equal; then the
- * fewer bytes of the busiest link, in or out of one worker; then the fewer bytes in all; then the
+ * fewer bytes of the busiest link, in and out of one worker; then the fewer bytes in all; then the
  * first of the three. */
 #ifndef BALLAST_SHARDING_POOL_PLAN_H
 #define BALLAST_SHARDING_POOL_PLAN_H
@@ -18,7 +18,8 @@ struct pool_outcome {
     uint64_t load_sum;
     uint64_t bytes_in_max;
     uint64_t bytes_out_max;
-    uint64_t bytes; /* of all workers; what one sends another receives */
+    uint64_t bytes_link_max; /* in and out */
+    uint64_t bytes;          /* of all workers; what one sends another receives */
     uint64_t transfers;
     uint32_t tiles_moved;
 };
