@@ -183,7 +183,8 @@ int ballast_cu_seqlens(const struct ballast_batch *batch, int32_t *q, int32_t *k
 int ballast_release(struct ballast *client, const struct ballast_batch *batch);
 
 /* The optimizer step is done; durable when this returns 0. Repeated over reconnects until answered;
- * committing a step twice is fine. */
+ * committing a step twice is fine. -ENOBUFS: the daemon's disk is full; the step is noted, and
+ * durable once a commit of it or of a later step returns 0, so training may go on. */
 int ballast_commit(struct ballast *client, uint64_t step);
 
 /* The same, with what was measured: one entry for each micro-batch of the step that this rank has a

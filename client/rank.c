@@ -21,6 +21,7 @@
 
 #define RANK_EXIT_USAGE  2
 #define RANK_POLL_MS     100 /* how soon a signal is noticed while waiting */
+#define RANK_COMMIT_MS   500 /* between tries of a commit that found the daemon's disk full */
 #define RANK_COLUMNS     3u
 #define RANK_EXPERTS_MAX 64u
 
@@ -380,6 +381,11 @@ static int rank_end_step(struct rank *rank) {
     }
     int code = ballast_commit_measured(rank->client, ballast_step(rank->client), rank->measured,
                                        measured);
+    while (code == -ENOBUFS && !rank->stopped) { /* not durable yet */
+        fprintf(stderr, "ballast-rank: %s\n", ballast_error(rank->client));
+        rank_pause(rank, RANK_COMMIT_MS);
+        code = ballast_commit(rank->client, ballast_step(rank->client));
+    }
     return code < 0 ? rank_fail_client(rank, code, "commit") : 0;
 }
 

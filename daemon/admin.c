@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Of micro-batches in one PlanResponse. */
@@ -153,6 +154,29 @@ static void admin_status_figures(struct daemon *daemon, Ballast__V1__StatusRespo
     out->ranks_expected = daemon->roster.count;
 }
 
+static bool admin_warnings(const struct daemon *daemon, struct arena *arena,
+                           Ballast__V1__StatusResponse *out) {
+    char text[ERROR_TEXT_BYTES + 64];
+    out->warnings = arena_array(arena, 2, sizeof *out->warnings);
+    if (out->warnings != NULL && daemon->stored.full) {
+        (void)snprintf(text, sizeof text,
+                       "the disk of %s is full: no step becomes durable; free some space",
+                       daemon->config->state_dir);
+        out->warnings[out->n_warnings++] = arena_strdup(arena, text);
+    }
+    if (out->warnings != NULL && daemon->not_reloaded.code < 0) {
+        (void)snprintf(text, sizeof text, "the config was not reloaded: %s",
+                       daemon->not_reloaded.text);
+        out->warnings[out->n_warnings++] = arena_strdup(arena, text);
+    }
+    for (size_t i = 0; i < out->n_warnings; i++) {
+        if (out->warnings[i] == NULL) {
+            return false;
+        }
+    }
+    return out->warnings != NULL;
+}
+
 static void admin_status(struct admin *admin, struct session *session, uint32_t stream,
                          const void *message) {
     struct daemon *daemon = admin->daemon;
@@ -167,7 +191,7 @@ static void admin_status(struct admin *admin, struct session *session, uint32_t 
     out.n_datasets = catalog_count(daemon->catalog);
     out.datasets = admin_datasets(daemon, arena, state);
     bool built = out.datasets != NULL && admin_status_steps(daemon, arena, &out) &&
-                 admin_ranks(&daemon->roster, arena, &out);
+                 admin_ranks(&daemon->roster, arena, &out) && admin_warnings(daemon, arena, &out);
     session_answer(session, stream, built ? &out.base : NULL);
 }
 

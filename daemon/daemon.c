@@ -4,6 +4,7 @@
 #include "daemon/failpoint.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
+#include "daemon/reload.h"
 #include "daemon/turn.h"
 
 #include <assert.h>
@@ -177,44 +178,9 @@ static void daemon_signalled(uv_signal_t *handle, int number) {
     daemon_stop(daemon);
 }
 
-/* Reload: uids and log level; the rest of the running config stays. */
-
-static void daemon_reload_ignored(const struct config *running, const struct config *fresh) {
-    struct config_setting before, after;
-    size_t count = config_setting_count(running);
-    count = count < config_setting_count(fresh) ? count : config_setting_count(fresh);
-    for (size_t i = 0; i < count; i++) {
-        config_setting(running, i, &before);
-        config_setting(fresh, i, &after);
-        if (strcmp(before.name, after.name) == 0 && strcmp(before.value, after.value) != 0) {
-            log_line(LOG_WARNING, "config",
-                     "%s needs a restart to change value=%.128s ignored=%.128s", before.name,
-                     before.value, after.value);
-        }
-    }
-}
-
 static void daemon_reload(uv_signal_t *handle, int number) {
-    struct daemon *daemon = handle->data;
-    struct config *running = daemon->config, *fresh = NULL;
-    struct error error;
     (void)number;
-    notify_reloading();
-    if (config_load(daemon->options->config_path, daemon->options->overrides,
-                    daemon->options->override_count, &fresh, &error) < 0) {
-        log_line(LOG_ERR, "config", "not reloaded, the running config stays: %s", error.text);
-    } else {
-        memcpy(running->uids_serve, fresh->uids_serve, sizeof running->uids_serve);
-        memcpy(running->uids_admin, fresh->uids_admin, sizeof running->uids_admin);
-        running->uids_serve_count = fresh->uids_serve_count;
-        running->uids_admin_count = fresh->uids_admin_count;
-        running->log_level = fresh->log_level;
-        log_level(running->log_level);
-        daemon_reload_ignored(running, fresh);
-        log_line(LOG_NOTICE, "config", "reloaded");
-    }
-    config_destroy(fresh);
-    notify_send("READY=1");
+    reload(handle->data);
 }
 
 /* Start: each step leaves what daemon_close can undo, whatever came after it. */

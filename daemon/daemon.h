@@ -63,7 +63,8 @@ struct daemon {
     struct store *store;
 
     /* Loop thread only from here on. */
-    struct config *config; /* uids and log level change with SIGHUP, nothing else */
+    struct config *config;     /* reload.h says what changes with SIGHUP */
+    struct error not_reloaded; /* why the last SIGHUP changed nothing; code 0: it did */
     uv_loop_t loop;
     uv_async_t woken; /* by ahead and memo, from their threads */
     uv_poll_t readable;

@@ -32,6 +32,11 @@ void loader_acknowledge(struct session *session, uint64_t now_ns) {
             (void)FAILPOINT(ack_before);
             loader_answer_commit(session, commit.stream);
             (void)FAILPOINT(ack_after);
+        } else if (session->world->progress->full) {
+            session_refuse(session, commit.stream, STATUS_RESOURCE_EXHAUSTED,
+                           "step %" PRIu64 " is noted but not durable: the disk of the state "
+                           "directory is full; free some space, then commit again",
+                           commit.step);
         } else if (now_ns >= commit.deadline_ns) {
             session_refuse(session, commit.stream, STATUS_DEADLINE_EXCEEDED,
                            "step %" PRIu64 " is not durable yet", commit.step);

@@ -460,6 +460,20 @@ int server_open(struct server *server, struct error *error) {
     return 0;
 }
 
+int server_make_room(struct server *server, uint32_t connections_max, struct error *error) {
+    uint32_t capacity = connections_max + SERVER_TURNED_AWAY;
+    if (capacity <= server->conn_capacity) {
+        return 0;
+    }
+    struct conn **conns = reallocarray(server->conns, capacity, sizeof(struct conn *));
+    if (conns == NULL) {
+        return error_set(error, -ENOMEM, "%u connections: out of memory", connections_max);
+    }
+    server->conns = conns;
+    server->conn_capacity = capacity;
+    return 0;
+}
+
 void server_close_listeners(struct server *server) {
     server->accepting = false;
     server_unlisten(&server->control);

@@ -67,6 +67,9 @@ struct server {
  * loop must still run for. */
 int server_open(struct server *server, struct error *error);
 
+/* Makes room for another connections_max, which may then be set. -ENOMEM. */
+int server_make_room(struct server *server, uint32_t connections_max, struct error *error);
+
 /* No new connections; the socket files go. Idempotent. */
 void server_close_listeners(struct server *server);
 

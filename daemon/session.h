@@ -69,6 +69,7 @@ struct session_progress {
     uint64_t claimable_step; /* first step that nobody can have been given before the start */
     uint64_t durable_step;   /* first step whose row is not durable */
     uint64_t durable_committed_step; /* committed_step as the store has it */
+    bool full;                       /* the state's disk is: nothing becomes durable */
     bool stopping;                   /* nothing new is begun */
 };
 

@@ -203,9 +203,11 @@ static void turn_take_stored(struct daemon *daemon) {
     memo_progress(daemon->memo, &daemon->stored);
     daemon->progress.durable_step = daemon->stored.durable_step;
     daemon->progress.durable_committed_step = daemon->stored.durable_committed_step;
+    daemon->progress.full = daemon->stored.full;
     if (daemon->stored.full && !was_full) {
         log_line(LOG_ERR, "store",
-                 "the disk of the state directory is full; commits wait until there is space");
+                 "the disk of the state directory is full: nothing becomes durable until there is "
+                 "space");
     } else if (!daemon->stored.full && was_full) {
         log_line(LOG_NOTICE, "store", "the state directory has space again");
     }

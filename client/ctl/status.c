@@ -15,6 +15,12 @@ static size_t ranks_connected(const Ballast__V1__StatusResponse *status) {
     return connected;
 }
 
+static void print_warnings(const Ballast__V1__StatusResponse *status) {
+    for (size_t i = 0; i < status->n_warnings; i++) {
+        printf("warning  %s\n", status->warnings[i]);
+    }
+}
+
 static void print_daemon(const Ballast__V1__StatusResponse *status) {
     printf("daemon   %s, version %s, up %s, generation %" PRIu64 "\n", status->state,
            status->version, units_age(status->uptime_ms).text, status->generation);
@@ -79,6 +85,7 @@ int ctl_status(struct ctl *ctl, int argc, char **argv) {
         return 0;
     }
     print_daemon(status);
+    print_warnings(status);
     if (status->n_ranks > 0) {
         putchar('\n');
         print_ranks(status);
@@ -119,6 +126,7 @@ int ctl_health(struct ctl *ctl, int argc, char **argv) {
     printf("%s %zu/%u ranks, step %" PRIu64 ", committed %" PRIu64 ", durable %" PRIu64 "\n",
            status->state, ranks_connected(status), status->ranks_expected, status->next_step,
            status->committed_step, status->durable_step);
+    print_warnings(status);
     return 0;
 }
 

@@ -317,22 +317,72 @@ def test_a_user_may_be_served_without_administering_and_the_other_way_round():
             world.stop()
 
 
-def test_reload_changes_users_and_log_level_and_nothing_else():
+def rewrite(world, old, new):
+    with open(world.config_path) as f:
+        text = f.read()
+    assert old in text
+    with open(world.config_path, "w") as f:
+        f.write(text.replace(old, new))
+
+
+def reload(world, said):
+    """SIGHUP; waits until `said` is logged once more, and returns the warnings."""
+    count = log(world).count(said)
+    world.daemon.send_signal(signal.SIGHUP)
+    world.wait_for(lambda: log(world).count(said) > count, f"it says '{said}'")
+    return world.live("status")["warnings"]
+
+
+def settings(world):
+    return {s["name"]: s["value"] for s in world.live("config")["settings"]}
+
+
+def test_reload_changes_users_log_level_and_limits():
     with small_world() as world:
         world.start()
+        rewrite(world, "[daemon]\n", "[limits]\nconnections = 2\nsteps_retained = 77\n"
+                "[daemon]\nallow_uids = 4242\nlog_level = debug\n")
+        assert reload(world, "config: reloaded") == []
+        now = settings(world)
+        assert now["daemon.allow_uids"] == "4242" and now["daemon.log_level"] == "debug"
+        assert now["limits.connections"] == "2" and now["limits.steps_retained"] == "77"
+        held = [Raw(world.socket) for _ in range(2)]
+        assert [raw.call(b"Ping")[0] for raw in held] == [0, 0]
+        assert Raw(world.socket).call(b"Ping")[0] == 8
+        held.pop().socket.close()
+        world.wait_for(lambda: Raw(world.socket).call(b"Ping")[0] == 0, "a place is free")
+        held.pop().socket.close()
+        rewrite(world, "connections = 2\n", "connections = 700\n")
+        assert reload(world, "config: reloaded") == []
+        held = [Raw(world.socket) for _ in range(600)]
+        assert all(raw.call(b"Ping")[0] == 0 for raw in held)
+        for raw in held:
+            raw.socket.close()
+        world.rank(0, cp=0, steps=3).finish(60)
+        world.stop()
+
+
+def test_a_reload_of_a_broken_config_or_of_a_fixed_key_keeps_the_old_one_and_says_so():
+    with small_world() as world:
+        world.start()
+        before = settings(world)
         with open(world.config_path) as f:
             text = f.read()
-        with open(world.config_path, "w") as f:
-            f.write(text.replace("[daemon]\n", "[daemon]\nallow_uids = 4242\nahead_steps = 9\n"))
-        world.daemon.send_signal(signal.SIGHUP)
-        world.wait_for(lambda: "reloaded" in log(world), "the config is reloaded")
-        assert "daemon.ahead_steps needs a restart" in log(world)
-        settings = {s["name"]: s["value"] for s in world.live("config")["settings"]}
-        assert settings["daemon.allow_uids"] == "4242" and settings["daemon.ahead_steps"] != "9"
-        with open(world.config_path, "a") as f:
-            f.write("[nonsense]\nx = 1\n")
-        world.daemon.send_signal(signal.SIGHUP)
-        world.wait_for(lambda: "the running config stays" in log(world), "the broken config is refused")
+        for old, new, said in (
+                ("[daemon]\n", "[daemon]\nallow_uids = 4242\nahead_steps = 9\n",
+                 "daemon.ahead_steps needs a restart to change from '4' to '9'"),
+                ("window = 2048", "window = 1024", "plan.window needs a restart to change from '2048' to '1024'"),
+                ("[daemon]\n", "[daemon]\nallow_uids = 4242\n[nonsense]\nx = 1\n[daemon]\n", "nonsense"),
+                ("[daemon]\n", "[limits]\ncredits = 4\n[daemon]\n", "limits.credits needs a restart"),
+                ("[plan]", "[dataset more]\npath = d\n[plan]", "datasets were added or removed")):
+            rewrite(world, old, new)
+            warnings = reload(world, "the running config stays")
+            assert len(warnings) == 1 and "the config was not reloaded: " in warnings[0] and said in warnings[0], warnings
+            assert said in log(world) and settings(world) == before
+            assert "warning  the config was not reloaded" in world.ctl("--socket", world.socket, "health").stdout
+            with open(world.config_path, "w") as f:
+                f.write(text)
+        assert reload(world, "config: reloaded") == []
         world.rank(0, cp=0, steps=3).finish(60)
         world.stop()
 

@@ -1,12 +1,19 @@
 #!/usr/bin/python3
 """The state directory under a daemon: what a person reads in it, what is refused."""
 
+import contextlib
+import ctypes
 import os
+import signal
 import sqlite3
+import subprocess
+import time
 
 from faults import small_world
 from service import daemon_output
-from world import main, synthetic_documents, write_corpus
+from world import Skip, in_order, main, synthetic_documents, write_corpus
+
+CLONE_NEWNS = 0x20000
 
 
 def serve(world, steps):
@@ -75,6 +82,105 @@ def test_another_corpus_is_named_with_what_of_it_differs():
             f.write(config.replace("window = 2048", "window = 1024"))
         code, text = daemon_output(world)
         assert code == 78 and "it has 'plan.window = 2048', this config has 'plan.window = 1024'" in text, (code, text)
+
+
+@contextlib.contextmanager
+def small_disk(world, megabytes):
+    """A tmpfs of its own for the state directory, in a mount namespace that only this process sees."""
+    if os.geteuid() != 0 or ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
+        raise Skip("mounting a small tmpfs takes root")
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    os.mkdir(world.state)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", world.state], check=True)
+    try:
+        yield
+    finally:
+        if world.daemon and world.daemon.poll() is None:
+            world.kill()
+        subprocess.run(["umount", world.state], check=True)
+
+
+def fill(world):
+    """Takes all that is free on the state's disk."""
+    with open(os.path.join(world.state, "filler"), "ab") as f, contextlib.suppress(OSError):  # the daemon takes some too
+        free = os.statvfs(world.state)
+        if free.f_bavail > 0:
+            os.posix_fallocate(f.fileno(), os.fstat(f.fileno()).st_size, free.f_bavail * free.f_frsize)
+
+
+def free(world):
+    os.unlink(os.path.join(world.state, "filler"))
+
+
+def said(rank):
+    """What a running rank wrote to stderr."""
+    return os.pread(rank.errors.fileno(), 1 << 20, 0).decode()
+
+
+def warnings(world):
+    return world.live("status")["warnings"]
+
+
+def is_full(world):
+    fill(world)
+    return any("is full" in text for text in warnings(world))
+
+
+def test_a_full_disk_is_said_served_on_and_left_behind_in_5_seconds():
+    with small_world() as world, small_disk(world, 96):
+        world.start()
+        reserve = os.path.join(world.state, "ballast.reserve")
+        assert os.path.getsize(reserve) == 16 << 20
+        ranks = [world.rank(d, cp=c, think_ms=1) for d in range(2) for c in range(2)]
+        world.wait_for(lambda: all(len(r.lines()) > 10 for r in ranks), "all are served")
+        world.wait_for(lambda: is_full(world), "the disk is full")
+        assert not os.path.exists(reserve)
+        world.wait_for(lambda: [fill(world)] and any("directory is full" in said(r) for r in ranks),
+                       "a commit is answered that it is not durable", 5)
+        durable = world.live("status")["durable_step"]
+        committed = world.live("status")["committed_step"]
+        assert world.live("plan", durable - 1)["plan"]["step"] == durable - 1
+        ranks.pop().process.kill()
+        patient = world.rank(1, cp=1, commit_every=0, steps=2)
+        assert patient.finish(20)[0]["step"] == committed, "what is durable is served"
+
+        before = world.live("status")["durable_step"]
+        free(world)
+        started = time.monotonic()
+        ranks.append(world.rank(1, cp=1, think_ms=1))
+        world.wait_for(lambda: world.live("status")["durable_step"] > before and not warnings(world),
+                       "there is space again", 5)
+        print(f"      {time.monotonic() - started:.1f} s after space returned", flush=True)
+        lines = [len(r.lines()) for r in ranks]
+        world.wait_for(lambda: all(len(r.lines()) > n + 10 for r, n in zip(ranks, lines)), "all go on")
+        assert os.path.exists(reserve)
+        for rank in ranks:
+            rank.process.send_signal(signal.SIGTERM)
+            in_order(rank.finish(), 2)
+        world.stop()
+
+
+def test_a_daemon_comes_up_on_a_full_disk_or_says_what_to_free():
+    with small_world() as world, small_disk(world, 48):
+        fill(world)
+        code, text = daemon_output(world)
+        assert code == 74 and "0 bytes are free, 1048576 are needed; free some" in text, (code, text)
+        free(world)
+        world.start()
+        ranks = [world.rank(d, cp=c, think_ms=1) for d in range(2) for c in range(2)]
+        world.wait_for(lambda: is_full(world), "the disk is full")
+        world.kill()
+        fill(world)
+        world.start()
+        world.wait_for(lambda: world.live("status")["state"] == "serving", "it serves", 5)
+        world.wait_for(lambda: warnings(world) != [], "the disk is still full")
+        free(world)
+        counts = [len(r.lines()) for r in ranks]
+        world.wait_for(lambda: all(len(r.lines()) > n + 10 for r, n in zip(ranks, counts)), "all go on")
+        for rank in ranks:
+            rank.process.send_signal(signal.SIGTERM)
+            in_order(rank.finish(), 2)
+        world.stop()
 
 
 if __name__ == "__main__":

@@ -609,6 +609,28 @@ static void the_last_commit_of_a_step_waits_for_the_stored_committed_step(void *
     expect_status(b, of_b, STATUS_OK);
 }
 
+static void while_the_disk_is_full_commits_are_refused_unless_they_are_durable(void **state) {
+    (void)state;
+    struct world_session *a = streaming(0, 0, 0, 2);
+    world_pump(&world);
+    a->read = a->sent_count;
+    uint32_t of_a = commit(a, 0);
+    world_pump(&world);
+    expect_silence(a);
+    world.progress.full = true;
+    world_pump(&world);
+    expect_refusal(a, of_a, STATUS_RESOURCE_EXHAUSTED,
+                   "step 0 is noted but not durable: the disk of the state directory is full");
+    of_a = commit(a, 0);
+    world_pump(&world);
+    expect_refusal(a, of_a, STATUS_RESOURCE_EXHAUSTED, "then commit again");
+    world.progress.durable_step = 1;
+    world.progress.durable_committed_step = 1;
+    of_a = commit(a, 0);
+    world_pump(&world);
+    expect_status(a, of_a, STATUS_OK);
+}
+
 static void only_delivered_steps_can_be_committed(void **state) {
     (void)state;
     struct world_session *at = bound(0, 0, 0);
@@ -973,6 +995,7 @@ int main(void) {
         TEST(nobody_runs_further_ahead_of_a_slower_rank_than_the_slots_reach),
         TEST(a_commit_is_answered_when_its_step_is_durable),
         TEST(the_last_commit_of_a_step_waits_for_the_stored_committed_step),
+        TEST(while_the_disk_is_full_commits_are_refused_unless_they_are_durable),
         TEST(only_delivered_steps_can_be_committed),
         TEST(a_rank_that_reconnects_may_commit_what_it_was_given_before),
         TEST(after_a_restart_a_rank_may_commit_what_it_says_it_was_given),
