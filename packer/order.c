@@ -2,8 +2,12 @@
 #include "packer/order.h"
 
 #include <stdbool.h>
+#include <string.h>
 
+/* Digits for many items, and for so few that counters would cost more than another pass. */
 #define DIGIT_BITS_MAX 11u
+#define DIGIT_BITS_FEW 7u
+#define ITEMS_FEW      1024u
 
 size_t order_by_length_bytes(uint32_t items) {
     return 2 * sizeof(uint64_t) * (size_t)items;
@@ -20,8 +24,9 @@ static unsigned order_bits(uint32_t value) {
 /* One stable counting pass over the digit of `bits` bits at `shift`. */
 static void order_pass(const uint64_t *keys, uint32_t items, unsigned shift, unsigned bits,
                        uint64_t *out) {
-    uint32_t starts[1u << DIGIT_BITS_MAX] = {0};
+    uint32_t starts[1u << DIGIT_BITS_MAX];
     uint32_t mask = (1u << bits) - 1;
+    memset(starts, 0, (mask + (size_t)1) * sizeof starts[0]);
     for (uint32_t i = 0; i < items; i++) {
         starts[keys[i] >> shift & mask]++;
     }
@@ -51,7 +56,8 @@ void order_by_length(const uint32_t *lengths, uint32_t items, void *scratch, uin
         keys[i] = (uint64_t)(longest - lengths[i]) << 32 | i;
     }
     unsigned width = items > 0 ? order_bits(longest - shortest) : 0;
-    unsigned passes = (width + DIGIT_BITS_MAX - 1) / DIGIT_BITS_MAX;
+    unsigned bits_max = items <= ITEMS_FEW ? DIGIT_BITS_FEW : DIGIT_BITS_MAX;
+    unsigned passes = (width + bits_max - 1) / bits_max;
     for (unsigned pass = 0; pass < passes; pass++) {
         unsigned bits = (width + passes - 1) / passes;
         order_pass(keys, items, 32 + pass * bits, bits, spare);

@@ -49,6 +49,11 @@ struct tile_load {
     uint64_t longest_blocks;
 };
 
+struct tile_loads {
+    struct tile_load forward;
+    struct tile_load backward;
+};
+
 /* Tokens of a query tile; if they divide a key block, as powers of two. */
 struct tile_size {
     uint32_t tokens;
@@ -68,21 +73,14 @@ static struct tile_size tile_size_of(const struct tile_model *model) {
     };
 }
 
-static inline void tile_load_add(struct tile_load *load, const struct tile_load *more) {
-    load->tiles += more->tiles;
-    load->blocks += more->blocks;
-    if (more->longest_blocks > load->longest_blocks) {
-        load->longest_blocks = more->longest_blocks;
-    }
-}
-
-static uint64_t divide_up(uint64_t dividend, uint64_t divisor) {
-    return (dividend + divisor - 1) / divisor;
+static inline uint64_t tile_more(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
 }
 
 /* Sum over i in [0, count) of floor((slope * i + offset) / divisor), by Euclid's algorithm on
- * (slope, divisor). */
-static uint64_t floor_sum(uint64_t count, uint64_t divisor, uint64_t slope, uint64_t offset) {
+ * (slope, divisor). Few models need it: kept out of the loop over fragments. */
+__attribute__((noinline)) static uint64_t floor_sum(uint64_t count, uint64_t divisor,
+                                                    uint64_t slope, uint64_t offset) {
     uint64_t sum = 0;
     while (count > 0) {
         sum += count * (count - 1) / 2 * (slope / divisor) + count * (offset / divisor);
@@ -97,58 +95,64 @@ static uint64_t floor_sum(uint64_t count, uint64_t divisor, uint64_t slope, uint
     return sum;
 }
 
-/* Sum over j in [0, count) of floor(j / 2^shift). */
-static inline uint64_t shift_sum(uint64_t count, unsigned shift) {
-    uint64_t whole = count >> shift;
-    return whole * count - ((whole * (whole + 1) / 2) << shift);
+/* Sum over j in [first, end) of floor(j / 2^shift): whole * j is too much by 2^shift for each of
+ * the whole before. */
+static inline uint64_t shift_sum(uint64_t first, uint64_t end, unsigned shift) {
+    uint64_t low = first >> shift;
+    uint64_t high = end >> shift;
+    return high * end - low * first - (((high - low) * (high + low + 1) / 2) << shift);
 }
 
-/* Whole tiles of a fragment, and the blocks that they see: the i-th ends tile_tokens * i behind the
- * first, and one that ends at row e of the document sees ceil(e / 128). */
-static inline struct tile_load tile_whole(struct fragment fragment, const struct tile_size *size) {
-    uint64_t offset = (uint64_t)fragment.start + size->tokens + KEYS_PER_BLOCK - 1;
-    if (!size->shifts) {
-        uint64_t tiles = fragment.length / size->tokens;
-        return (struct tile_load){
-            .tiles = tiles,
-            .blocks = floor_sum(tiles, KEYS_PER_BLOCK, size->tokens, offset),
-        };
+/* Query tiles of the fragments of one document, which share a K/V slice. */
+struct tile_slice {
+    uint64_t tiles;
+    uint64_t blocks;
+    uint64_t key_blocks; /* that some tile sees */
+};
+
+/* A tile that ends at row e of the document sees ceil(e / 128) key blocks. */
+static inline void tile_slice_add(struct tile_slice *slice, const struct tile_size *size,
+                                  struct fragment fragment) {
+    uint64_t end = (uint64_t)fragment.start + fragment.length + KEYS_PER_BLOCK - 1;
+    uint64_t first_end = (uint64_t)fragment.start + size->tokens + KEYS_PER_BLOCK - 1;
+    uint64_t tiles;
+    if (size->shifts) {
+        uint64_t first = first_end >> size->shift;
+        tiles = fragment.length >> size->shift;
+        slice->blocks += shift_sum(first, first + tiles, size->block_shift);
+    } else {
+        tiles = fragment.length / size->tokens;
+        slice->blocks += floor_sum(tiles, KEYS_PER_BLOCK, size->tokens, first_end);
     }
-    uint64_t tiles = fragment.length >> size->shift;
-    uint64_t first = offset >> size->shift;
-    return (struct tile_load){
-        .tiles = tiles,
-        .blocks = shift_sum(first + tiles, size->block_shift) - shift_sum(first, size->block_shift),
-    };
+    if (tiles * size->tokens < fragment.length) {
+        tiles++;
+        slice->blocks += end / KEYS_PER_BLOCK;
+    }
+    slice->tiles += tiles;
+    slice->key_blocks = tile_more(slice->key_blocks, end / KEYS_PER_BLOCK);
 }
 
-/* Adds one fragment's query tiles. */
-static inline void tile_fragment_add(struct fragment fragment, const struct tile_size *size,
-                                     struct tile_load *forward) {
-    struct tile_load load = tile_whole(fragment, size);
-    load.longest_blocks = divide_up((uint64_t)fragment.start + fragment.length, KEYS_PER_BLOCK);
-    if (load.tiles * size->tokens < fragment.length) {
-        load.tiles++;
-        load.blocks += load.longest_blocks;
+/* A backward tile is a key block that some query tile sees, the longest one of the slice's first
+ * keys, which all see. */
+static struct tile_loads tile_loads_of(const struct tile_model *model,
+                                       const struct fragment *fragments, uint32_t count) {
+    struct tile_size size = tile_size_of(model);
+    struct tile_loads loads = {0};
+    const struct fragment *end = fragments + count;
+    for (const struct fragment *next = fragments; next < end;) {
+        struct tile_slice slice = {0};
+        uint32_t document = next->document;
+        do {
+            tile_slice_add(&slice, &size, *next++);
+        } while (next < end && next->document == document);
+        loads.forward.tiles += slice.tiles;
+        loads.forward.blocks += slice.blocks;
+        loads.forward.longest_blocks = tile_more(loads.forward.longest_blocks, slice.key_blocks);
+        loads.backward.tiles += slice.key_blocks;
+        loads.backward.longest_blocks = tile_more(loads.backward.longest_blocks, slice.tiles);
     }
-    tile_load_add(forward, &load);
-}
-
-/* Adds the leading fragments that share one K/V slice, those of the first one's document; returns
- * how many they are. A backward tile is a key block that some query tile sees, the longest one
- * of the slice's first keys, which all see. */
-static inline uint32_t tile_slice_add(const struct fragment *fragments, uint32_t count,
-                                      const struct tile_size *size, struct tile_load *forward,
-                                      struct tile_load *backward) {
-    struct tile_load slice = {0};
-    uint32_t taken = 0;
-    for (; taken < count && fragments[taken].document == fragments[0].document; taken++) {
-        tile_fragment_add(fragments[taken], size, &slice);
-    }
-    struct tile_load turned = {slice.longest_blocks, slice.blocks, slice.tiles};
-    tile_load_add(forward, &slice);
-    tile_load_add(backward, &turned);
-    return taken;
+    loads.backward.blocks = loads.forward.blocks;
+    return loads;
 }
 
 static unsigned __int128 tile_total_ps(const struct tile_direction *direction,
@@ -181,14 +185,9 @@ uint64_t tile_cost_ps(const struct tile_model *model, const struct fragment *fra
     if (count == 0) {
         return 0;
     }
-    struct tile_size size = tile_size_of(model);
-    struct tile_load forward = {0};
-    struct tile_load backward = {0};
-    for (uint32_t i = 0; i < count;) {
-        i += tile_slice_add(fragments + i, count - i, &size, &forward, &backward);
-    }
-    return tile_saturate(tile_direction_ps(model, &model->forward, &forward) +
-                         tile_direction_ps(model, &model->backward, &backward));
+    struct tile_loads loads = tile_loads_of(model, fragments, count);
+    return tile_saturate(tile_direction_ps(model, &model->forward, &loads.forward) +
+                         tile_direction_ps(model, &model->backward, &loads.backward));
 }
 
 uint64_t tile_forward_ps(const struct tile_model *model, const struct fragment *fragments,
@@ -196,12 +195,8 @@ uint64_t tile_forward_ps(const struct tile_model *model, const struct fragment *
     if (count == 0) {
         return 0;
     }
-    struct tile_size size = tile_size_of(model);
-    struct tile_load forward = {0};
-    for (uint32_t i = 0; i < count; i++) {
-        tile_fragment_add(fragments[i], &size, &forward);
-    }
-    return tile_saturate(tile_direction_ps(model, &model->forward, &forward));
+    struct tile_loads loads = tile_loads_of(model, fragments, count);
+    return tile_saturate(tile_direction_ps(model, &model->forward, &loads.forward));
 }
 
 uint64_t tile_document_ps(const struct tile_model *model, uint32_t length) {
@@ -209,10 +204,8 @@ uint64_t tile_document_ps(const struct tile_model *model, uint32_t length) {
         return 0;
     }
     struct fragment whole = {.length = length};
-    struct tile_size size = tile_size_of(model);
-    struct tile_load forward = {0};
-    struct tile_load backward = {0};
-    (void)tile_slice_add(&whole, 1, &size, &forward, &backward);
-    return tile_saturate(tile_machine_ps(model, tile_total_ps(&model->forward, &forward) +
-                                                    tile_total_ps(&model->backward, &backward)));
+    struct tile_loads loads = tile_loads_of(model, &whole, 1);
+    return tile_saturate(
+        tile_machine_ps(model, tile_total_ps(&model->forward, &loads.forward) +
+                                   tile_total_ps(&model->backward, &loads.backward)));
 }

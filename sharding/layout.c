@@ -49,7 +49,7 @@ int layout_parse(const char *name, enum layout *out) {
 uint32_t layout_fragments(enum layout layout, const struct packed_sequence *sequence, uint32_t cp,
                           uint32_t rank, struct fragment *out, uint32_t capacity) {
     const struct layout_entry *entry = layout_find(layout);
-    assert(entry != NULL && rank < cp && cp <= UINT32_C(1) << 30);
+    assert(entry != NULL && rank < cp);
     uint64_t rows = sequence->tokens + sequence->pad_tokens;
     assert(rows > 0 && rows % (2 * (uint64_t)cp) == 0);
     return entry->deal(sequence, cp, rank, out, capacity);

@@ -42,7 +42,7 @@ const char *layout_name(enum layout layout);
 int layout_parse(const char *name, enum layout *out);
 
 /* Fragments of one rank in its row order. Writes at most `capacity` of them and returns how many
- * there are (as snprintf does; `out` may be NULL with capacity 0). rank < cp, 0 < cp <= 2^30. */
+ * there are (as snprintf does; `out` may be NULL with capacity 0). rank < cp, cp > 0. */
 uint32_t layout_fragments(enum layout layout, const struct packed_sequence *sequence, uint32_t cp,
                           uint32_t rank, struct fragment *out, uint32_t capacity);
 

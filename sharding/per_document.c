@@ -1,54 +1,48 @@
 /* per_document: the zigzag over every document, exact for any length (WLB-LLM section 5).
  *
  * The paper deals the tokens that 2*CP does not divide round-robin; here they lengthen the chunks
- * instead, so that a chunk stays one run of its document. The columns that get one row more are a
- * cyclic run that starts at the pointer, and the next document's run starts where it ended: over
- * the whole sequence the columns are visited in turn, so the totals of any two columns, and of any
+ * instead, so that a chunk stays one run of its document. As many rows as round-robin over the
+ * whole sequence would give a column are what it gets: the totals of any two columns, and of any
  * two ranks, differ by at most one row. */
 #include "sharding/deal.h"
 
-struct columns {
-    uint32_t count;
-    uint32_t base;      /* rows of every column */
-    uint32_t remainder; /* columns with one row more */
-    uint32_t pointer;   /* the first of them, cyclic */
-    uint32_t wrapped;   /* of them, those that come round to column 0 on */
+/* The rows of the documents so far, dealt to the columns in turn. */
+struct dealt {
+    uint64_t rounds;
+    uint64_t rest; /* columns with one more */
 };
 
-static inline uint32_t columns_least(uint32_t a, uint32_t b) {
+static inline uint64_t dealt_least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-/* `longer` counts the columns before this one that have a row more: those of the straight run and
- * of what wrapped. */
-static inline void columns_append(const struct columns *columns, uint32_t document, uint32_t column,
-                                  struct fragment_list *list) {
-    uint32_t behind = column > columns->pointer ? column - columns->pointer : 0;
-    uint32_t longer = columns_least(behind, columns->remainder) +
-                      columns_least(column, columns->wrapped);
-    bool is_longer = column - columns->pointer < columns->remainder || column < columns->wrapped;
-    fragment_list_append(list, document, column * columns->base + longer,
-                         columns->base + is_longer);
-}
-
-/* Moves on to a document of this length. */
-static inline void columns_take(struct columns *columns, uint32_t length) {
-    uint32_t end = columns->pointer + columns->remainder;
-    columns->pointer = end < columns->count ? end : end - columns->count;
-    columns->base = length / columns->count;
-    columns->remainder = length % columns->count;
-    end = columns->pointer + columns->remainder;
-    columns->wrapped = end > columns->count ? end - columns->count : 0;
+/* First row of a column in the document dealt between the two: what the columns before it got. */
+static inline uint64_t dealt_begin(const struct dealt *before, const struct dealt *after,
+                                   uint64_t column) {
+    return column * (after->rounds - before->rounds) + dealt_least(column, after->rest) -
+           dealt_least(column, before->rest);
 }
 
 uint32_t per_document_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
                            struct fragment *out, uint32_t capacity) {
     struct fragment_list list = {.out = out, .capacity = capacity};
-    struct columns columns = {.count = 2 * cp};
+    struct dealt before = {0};
+    uint64_t columns = 2 * (uint64_t)cp;
+    uint64_t rows = 0;
     for (uint32_t document = 0; document < sequence->documents; document++) {
-        columns_take(&columns, sequence->lengths[document]);
-        columns_append(&columns, document, rank, &list);
-        columns_append(&columns, document, columns.count - 1 - rank, &list);
+        rows += sequence->lengths[document];
+        struct dealt after = {rows / columns, rows % columns};
+        uint64_t low = dealt_begin(&before, &after, rank);
+        uint64_t low_end = dealt_begin(&before, &after, (uint64_t)rank + 1);
+        uint64_t high = dealt_begin(&before, &after, columns - 1 - rank);
+        uint64_t high_end = dealt_begin(&before, &after, columns - rank);
+        if (low_end == high) {
+            fragment_list_append(&list, document, low, high_end);
+        } else {
+            fragment_list_append(&list, document, low, low_end);
+            fragment_list_append(&list, document, high, high_end);
+        }
+        before = after;
     }
     return list.count;
 }

@@ -14,7 +14,7 @@ static void per_sequence_chunk(const struct packed_sequence *sequence, uint64_t 
         if (next_row > first) {
             uint64_t from = row > first ? row : first;
             uint64_t to = next_row < end ? next_row : end;
-            fragment_list_append(list, document, (uint32_t)(from - row), (uint32_t)(to - from));
+            fragment_list_append(list, document, from - row, to - row);
         }
         row = next_row;
     }
@@ -25,9 +25,13 @@ uint32_t per_sequence_deal(const struct packed_sequence *sequence, uint32_t cp, 
     struct fragment_list list = {.out = out, .capacity = capacity};
     uint64_t chunks = 2 * (uint64_t)cp;
     uint64_t chunk_rows = (sequence->tokens + sequence->pad_tokens) / chunks;
-    uint64_t low = rank;
-    uint64_t high = chunks - 1 - rank;
-    per_sequence_chunk(sequence, low * chunk_rows, (low + 1) * chunk_rows, &list);
-    per_sequence_chunk(sequence, high * chunk_rows, (high + 1) * chunk_rows, &list);
+    uint64_t low = rank * chunk_rows;
+    uint64_t high = (chunks - 1 - rank) * chunk_rows;
+    if (low + chunk_rows == high) {
+        per_sequence_chunk(sequence, low, high + chunk_rows, &list);
+    } else {
+        per_sequence_chunk(sequence, low, low + chunk_rows, &list);
+        per_sequence_chunk(sequence, high, high + chunk_rows, &list);
+    }
     return list.count;
 }
