@@ -213,7 +213,8 @@ int lengths_source_init(struct lengths_source *source, const uint32_t *lengths, 
             return error_set(error, -EINVAL,
                              "length %" PRIu64 " of the list is %" PRIu32
                              " tokens, over the limit of %" PRIu32
-                             "; set overlong to split, truncate or drop, or raise the window",
+                             "; set overlong to split, truncate or drop, or raise plan.window or "
+                             "plan.tokens_max",
                              i + 1, lengths[i], options->part_limit);
         }
         given = given || lengths_given(source, lengths[i]) > 0;

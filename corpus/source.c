@@ -156,12 +156,13 @@ static uint32_t source_length(const void *context, uint32_t dataset, uint64_t do
 
 static int refuse_overlong(const struct dataset *dataset, uint64_t document, uint32_t limit,
                            struct error *error) {
-    return error_set(error, -EINVAL,
-                     "corpus '%s': %s: document %" PRIu64 ", at offset %" PRIu64 ", has %" PRIu32
-                     " tokens, over the limit of %" PRIu32
-                     "; set overlong to split, truncate or drop, or raise the window",
-                     dataset_name(dataset), dataset_bin_path(dataset), document,
-                     dataset_offset(dataset, document), dataset_length(dataset, document), limit);
+    return error_set(
+        error, -EINVAL,
+        "corpus '%s': %s: document %" PRIu64 ", at offset %" PRIu64 ", has %" PRIu32
+        " tokens, over the limit of %" PRIu32
+        "; set overlong to split, truncate or drop, or raise plan.window or plan.tokens_max",
+        dataset_name(dataset), dataset_bin_path(dataset), document,
+        dataset_offset(dataset, document), dataset_length(dataset, document), limit);
 }
 
 static int check_dataset(const struct corpus_source *source, const struct dataset *dataset,

@@ -11,6 +11,9 @@
 #define SCALE_MIN     300u
 #define SCALE_MAX     4000u
 #define IMBALANCE_MAX 100000u
+#define POINT_BITS    20u
+#define LOG_APART_MIN 100000 /* 1 of it is the least 1 - correlation^2 of a log's two parts */
+#define FIT_PPM_MIN   800000u
 
 /* Attention of a full window of equal documents. */
 static uint64_t calibrate_attention_ps(const struct step_time_model *model,
@@ -20,24 +23,20 @@ static uint64_t calibrate_attention_ps(const struct step_time_model *model,
     struct fragment fragments[2 * CALIBRATE_DOCUMENTS + 2];
     struct packed_sequence sequence = {
         .lengths = lengths, .documents = documents, .tokens = window};
-    uint64_t slowest_ps = 0;
+    struct step_load load;
     for (uint32_t i = 0; i < documents; i++) {
         lengths[i] = window / documents;
     }
-    for (uint32_t rank = 0; rank < model->options.cp; rank++) {
-        uint32_t count = layout_fragments(LAYOUT_PER_SEQUENCE, &sequence, model->options.cp, rank,
-                                          fragments, sizeof fragments / sizeof fragments[0]);
-        uint64_t ps = tile_forward_ps(tiles, fragments, count);
-        slowest_ps = ps > slowest_ps ? ps : slowest_ps;
-    }
-    return slowest_ps;
+    step_load_of_sequence(&sequence, LAYOUT_PER_SEQUENCE, model->options.cp, tiles, fragments,
+                          &load);
+    return load.attention_ps;
 }
 
-/* One layer with these scales, no attention in the load. */
-static uint64_t calibrate_layer_ps(const struct step_time_model *model, uint64_t rows,
+/* One layer of a load without its attention, with this scale. */
+static uint64_t calibrate_layer_ps(const struct step_time_model *model, struct step_load load,
                                    uint32_t linear_permille) {
     struct step_time_model scaled = *model;
-    struct step_load load = {.rows = rows};
+    load.attention_ps = 0;
     scaled.options.linear_permille = linear_permille;
     return step_time_layer_ps(&scaled, &load);
 }
@@ -77,10 +76,10 @@ int calibrate_times(const struct step_time_model *model, const struct tile_model
     if (code < 0) {
         return code;
     }
-    uint64_t rows = window / model->options.cp;
+    struct step_load full = {.rows = window / model->options.cp};
     __int128 layers = model->stage_layers;
-    __int128 exposed_ps = layers * calibrate_layer_ps(model, rows, 0);
-    __int128 linear_ps = layers * calibrate_layer_ps(model, rows, PERMILLE) - exposed_ps;
+    __int128 exposed_ps = layers * calibrate_layer_ps(model, full, 0);
+    __int128 linear_ps = layers * calibrate_layer_ps(model, full, PERMILLE) - exposed_ps;
     __int128 short_ps = layers * calibrate_attention_ps(model, tiles, window, CALIBRATE_DOCUMENTS);
     __int128 long_ps = layers * calibrate_attention_ps(model, tiles, window, 1);
     __int128 measured_ps = (__int128)short_ns * PS_PER_NS - exposed_ps;
@@ -93,6 +92,137 @@ int calibrate_times(const struct step_time_model *model, const struct tile_model
     }
     if (code == 0) {
         *out = (struct calibration){(uint32_t)attention, (uint32_t)linear};
+    }
+    return code;
+}
+
+/* A sample without what no scale changes, on one stage. */
+struct point {
+    int64_t linear;
+    int64_t attention;
+    int64_t time;
+};
+
+/* Sums of products over points of less than 2^20: they stay below 2^57, their products below 2^114.
+ */
+struct moments {
+    __int128 linear2, attention2, both, linear_time, attention_time;
+};
+
+/* Times beyond 50 days are that long: such a log fits nothing. */
+static int64_t point_clamp(__int128 ps) {
+    const __int128 most = (__int128)1 << 62;
+    return (int64_t)(ps > most ? most : ps < -most ? -most : ps);
+}
+
+static struct point sample_point(const struct step_time_model *model,
+                                 const struct calibrate_sample *sample) {
+    __int128 layers = model->stage_layers;
+    __int128 exposed_ps = layers * calibrate_layer_ps(model, sample->load, 0);
+    return (struct point){
+        .linear = point_clamp(layers * calibrate_layer_ps(model, sample->load, PERMILLE) -
+                              exposed_ps),
+        .attention = point_clamp(layers * sample->load.attention_ps),
+        .time = point_clamp((__int128)sample->forward_ns * PS_PER_NS - exposed_ps),
+    };
+}
+
+static unsigned point_bits(struct point point) {
+    int64_t time = point.time > 0 ? point.time : -point.time;
+    int64_t most = point.linear > point.attention ? point.linear : point.attention;
+    most = time > most ? time : most;
+    return 64 - (unsigned)__builtin_clzll((uint64_t)most | 1);
+}
+
+/* Points in the unit in which the largest has POINT_BITS. */
+static struct point point_scaled(struct point point, unsigned shift) {
+    int64_t unit = INT64_C(1) << shift;
+    return (struct point){point.linear / unit, point.attention / unit, point.time / unit};
+}
+
+static unsigned log_shift(const struct step_time_model *model,
+                          const struct calibrate_sample *samples, uint32_t count) {
+    unsigned most = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        unsigned bits = point_bits(sample_point(model, &samples[i]));
+        most = bits > most ? bits : most;
+    }
+    return most > POINT_BITS ? most - POINT_BITS : 0;
+}
+
+static void moments_add(struct moments *sums, struct point point) {
+    sums->linear2 += (__int128)point.linear * point.linear;
+    sums->attention2 += (__int128)point.attention * point.attention;
+    sums->both += (__int128)point.linear * point.attention;
+    sums->linear_time += (__int128)point.linear * point.time;
+    sums->attention_time += (__int128)point.attention * point.time;
+}
+
+/* R2 of the scales, ppm. */
+static uint32_t log_fit(const struct step_time_model *model, const struct calibrate_sample *samples,
+                        uint32_t count, unsigned shift, __int128 attention, __int128 linear) {
+    __int128 mean = 0;
+    __int128 spread = 0;
+    __int128 missed = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        mean += point_scaled(sample_point(model, &samples[i]), shift).time;
+    }
+    mean /= count;
+    for (uint32_t i = 0; i < count; i++) {
+        struct point point = point_scaled(sample_point(model, &samples[i]), shift);
+        __int128 miss = point.time -
+                        (linear * point.linear + attention * point.attention) / PERMILLE;
+        spread += (point.time - mean) * (point.time - mean);
+        missed += miss * miss;
+    }
+    return missed < spread ? (uint32_t)(PPM - missed * PPM / spread) : 0;
+}
+
+static int log_check(uint32_t count, const struct moments *sums, struct error *error) {
+    if (count < CALIBRATE_SAMPLES_MIN || count > CALIBRATE_SAMPLES_MAX) {
+        return error_set(error, -EINVAL, "%" PRIu32 " micro-batches in the log; give %u to %u",
+                         count, CALIBRATE_SAMPLES_MIN, CALIBRATE_SAMPLES_MAX);
+    }
+    __int128 apart = sums->linear2 * sums->attention2 - sums->both * sums->both;
+    if (apart <= sums->linear2 * sums->attention2 / LOG_APART_MIN) {
+        return error_set(error, -EINVAL,
+                         "attention and the rest rise together in this log: take in micro-batches "
+                         "with long documents and with short ones");
+    }
+    return 0;
+}
+
+int calibrate_log(const struct step_time_model *model, const struct calibrate_sample *samples,
+                  uint32_t count, struct calibration *out, uint32_t *fit_ppm, struct error *error) {
+    struct moments sums = {0};
+    bool fits = count <= CALIBRATE_SAMPLES_MAX;
+    unsigned shift = fits ? log_shift(model, samples, count) : 0;
+    for (uint32_t i = 0; fits && i < count; i++) {
+        moments_add(&sums, point_scaled(sample_point(model, &samples[i]), shift));
+    }
+    int code = log_check(count, &sums, error);
+    if (code < 0) {
+        return code;
+    }
+    __int128 apart = sums.linear2 * sums.attention2 - sums.both * sums.both;
+    __int128 attention = (sums.linear2 * sums.attention_time - sums.both * sums.linear_time) *
+                         PERMILLE / apart;
+    __int128 linear = (sums.attention2 * sums.linear_time - sums.both * sums.attention_time) *
+                      PERMILLE / apart;
+    uint32_t fit = log_fit(model, samples, count, shift, attention, linear);
+    if (fit < FIT_PPM_MIN) {
+        return error_set(error, -ERANGE,
+                         "the scales fit the log with an R2 of 0.%02" PRIu32 ", under 0.8: these "
+                         "are not forward times of a middle stage, or shape or mesh differ",
+                         fit / 10000);
+    }
+    code = calibrate_range("attention", attention, error);
+    if (code == 0) {
+        code = calibrate_range("linear", linear, error);
+    }
+    if (code == 0) {
+        *out = (struct calibration){(uint32_t)attention, (uint32_t)linear};
+        *fit_ppm = fit;
     }
     return code;
 }

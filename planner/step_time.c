@@ -87,6 +87,23 @@ void step_load_of(const struct step_plan *plan, const struct tile_model *tiles,
     }
 }
 
+void step_load_of_sequence(const struct packed_sequence *sequence, enum layout layout, uint32_t cp,
+                           const struct tile_model *tiles, struct fragment *scratch,
+                           struct step_load *out) {
+    uint32_t capacity = layout_rank_fragments_max(sequence->documents);
+    *out = (struct step_load){
+        .rows = (sequence->tokens + sequence->pad_tokens) / cp,
+        .tokens = sequence->tokens,
+        .copies = layout == LAYOUT_PER_DOCUMENT && cp > 1,
+    };
+    for (uint32_t rank = 0; rank < cp; rank++) {
+        uint32_t count = layout_fragments(layout, sequence, cp, rank, scratch, capacity);
+        uint64_t ps = tile_forward_ps(tiles, scratch, count);
+        out->attention_sum_ps += ps;
+        out->attention_ps = ps > out->attention_ps ? ps : out->attention_ps;
+    }
+}
+
 /* Times beyond a part's limit (5 hours) become it, so that sums stay within 63 bits. */
 static uint64_t step_scale(u128 value, uint32_t permille) {
     u128 product = value * permille;
@@ -593,6 +610,11 @@ static int step_check_sync(const struct step_time_options *options, struct error
 
 static int step_check_layers(const struct step_time_model *model, struct error *error) {
     uint64_t dealt = 0;
+    if (model->options.layers != NULL && model->options.layer_count != model->virtual_stages) {
+        return error_set(error, -EINVAL,
+                         "layers are given for %" PRIu32 " chunks; pp * chunks is %" PRIu32,
+                         model->options.layer_count, model->virtual_stages);
+    }
     for (uint32_t q = 0; q < model->virtual_stages; q++) {
         if (step_layers(model, q) == 0) {
             return error_set(error, -EINVAL,

@@ -33,7 +33,8 @@ struct step_time_options {
     uint32_t dp, pp, cp, tp;
     uint32_t micro_batches; /* N, of the whole step */
     uint32_t chunks;        /* v, per stage */
-    const uint32_t *layers; /* by virtual stage, pp * chunks of them; NULL: even */
+    const uint32_t *layers; /* by virtual stage; NULL: even */
+    uint32_t layer_count;   /* of them: pp * chunks */
     enum pipeline_schedule schedule;
     uint32_t send_depth;    /* 0: eager */
     uint32_t sync_replicas; /* 0: replicas meet once a step; s: groups of s replicas meet at every
@@ -71,6 +72,11 @@ struct step_load {
 /* The loads of a plan's micro-batches, in plan order. Prices every fragment. */
 void step_load_of(const struct step_plan *plan, const struct tile_model *tiles,
                   struct step_load *loads);
+
+/* The load of a sequence in a layout. `scratch` holds layout_rank_fragments_max(documents). */
+void step_load_of_sequence(const struct packed_sequence *sequence, enum layout layout, uint32_t cp,
+                           const struct tile_model *tiles, struct fragment *scratch,
+                           struct step_load *out);
 
 enum step_cause {
     STEP_ATTENTION = 0,

@@ -76,11 +76,17 @@ extern const struct argp_child ctl_argp_children[];
 /* The same for a command without options or arguments of its own. */
 void ctl_parse_none(struct ctl *ctl, const char *doc, int argc, char **argv);
 
-/* "500ms", "10s", "10", "2m". -EINVAL. */
+/* "500ms", "10s", "10", "2m", above 0. -EINVAL. */
 int ctl_time_parse(const char *text, int *out_ms);
 
-/* A number in [0, max] out of `text`, or a usage error that names `what`. */
+/* A whole number in [0, max] out of `text`, or a usage error that names `what`; ctl_count: in
+ * [1, max]. */
 uint64_t ctl_number(struct argp_state *state, const char *text, uint64_t max, const char *what);
+uint64_t ctl_count(struct argp_state *state, const char *text, uint64_t max, const char *what);
+
+/* The same with up to `places` digits after a point, times 10^places; `suffix` may follow. */
+uint64_t ctl_decimal(struct argp_state *state, const char *text, unsigned places, uint64_t max,
+                     const char *suffix, const char *what);
 
 /* Prints a message as one line of JSON on stdout. */
 void ctl_print_json(const ProtobufCMessage *message);

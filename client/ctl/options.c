@@ -34,18 +34,41 @@ static const struct argp_option global_options[] = {
     {0},
 };
 
+static bool digit_add(uint64_t *value, char digit) {
+    return !__builtin_mul_overflow(*value, 10, value) &&
+           !__builtin_add_overflow(*value, (uint64_t)(digit - '0'), value);
+}
+
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+/* Reads digits, then up to `places` after a point, as a whole number of 10^-places: all that
+ * options take for numbers. Returns what follows them, NULL when there is no number or it is too
+ * large. */
+static const char *number_read(const char *text, unsigned places, uint64_t *out) {
+    const char *at = text;
+    uint64_t value = 0;
+    bool fits = is_digit(*at);
+    for (; fits && is_digit(*at); at++) {
+        fits = digit_add(&value, *at);
+    }
+    at += fits && places > 0 && *at == '.';
+    for (unsigned i = 0; fits && i < places; i++) {
+        fits = digit_add(&value, is_digit(*at) ? *at++ : '0');
+    }
+    *out = value;
+    return fits ? at : NULL;
+}
+
 int ctl_time_parse(const char *text, int *out_ms) {
     static const struct {
         const char *suffix;
-        unsigned long ms;
+        uint64_t ms;
     } units[] = {{"ms", 1}, {"s", 1000}, {"", 1000}, {"m", 60000}};
-    char *end;
-    errno = 0;
-    unsigned long value = strtoul(text, &end, 10);
-    if (errno != 0 || end == text || text[0] < '0' || text[0] > '9') {
-        return -EINVAL;
-    }
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+    uint64_t value;
+    const char *end = number_read(text, 0, &value);
+    for (size_t i = 0; end != NULL && value > 0 && i < sizeof units / sizeof units[0]; i++) {
         if (strcmp(end, units[i].suffix) == 0 && value <= INT_MAX / units[i].ms) {
             *out_ms = (int)(value * units[i].ms);
             return 0;
@@ -83,7 +106,7 @@ static error_t global_parse(int key, char *arg, struct argp_state *state) {
         return 0;
     case OPTION_TIMEOUT:
         if (ctl_time_parse(arg, &ctl->timeout_ms) < 0) {
-            argp_error(state, "--timeout '%s' is not a time; write 500ms, 10s or 2m", arg);
+            argp_error(state, "--timeout '%s' is not a time above 0; write 500ms, 10s or 2m", arg);
         }
         return 0;
     case 'h':
@@ -110,7 +133,8 @@ int ctl_environment(struct ctl *ctl) {
     ctl->json = json != NULL && json[0] != '\0' && strcmp(json, "0") != 0;
     if (timeout != NULL && ctl_time_parse(timeout, &ctl->timeout_ms) < 0) {
         return error_set(&ctl->error, -EINVAL,
-                         "BALLAST_TIMEOUT='%s' is not a time; write 500ms, 10s or 2m", timeout);
+                         "BALLAST_TIMEOUT='%s' is not a time above 0; write 500ms, 10s or 2m",
+                         timeout);
     }
     return 0;
 }
@@ -141,12 +165,29 @@ void ctl_parse_none(struct ctl *ctl, const char *doc, int argc, char **argv) {
     ctl_parse(&argp, 0, argc, argv, ctl);
 }
 
+uint64_t ctl_decimal(struct argp_state *state, const char *text, unsigned places, uint64_t max,
+                     const char *suffix, const char *what) {
+    uint64_t value = 0;
+    uint64_t most = max;
+    const char *end = number_read(text, places, &value);
+    for (unsigned i = 0; i < places; i++) {
+        most *= 10;
+    }
+    if (end == NULL || (*end != '\0' && strcmp(end, suffix) != 0) || value > most) {
+        argp_error(state, "%s '%s' is not a %s up to %" PRIu64 "%s", what, text,
+                   places > 0 ? "number" : "whole number", max, suffix);
+    }
+    return value;
+}
+
 uint64_t ctl_number(struct argp_state *state, const char *text, uint64_t max, const char *what) {
-    char *end;
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (errno != 0 || *end != '\0' || text[0] < '0' || text[0] > '9' || value > max) {
-        argp_error(state, "%s '%s' is not a whole number up to %" PRIu64, what, text, max);
+    return ctl_decimal(state, text, 0, max, "", what);
+}
+
+uint64_t ctl_count(struct argp_state *state, const char *text, uint64_t max, const char *what) {
+    uint64_t value = ctl_number(state, text, max, what);
+    if (value == 0) {
+        argp_error(state, "%s 0 is none; give 1 to %" PRIu64, what, max);
     }
     return value;
 }

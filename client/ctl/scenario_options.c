@@ -14,6 +14,7 @@ enum {
     OPTION_SCHEDULE,
     OPTION_RECOMPUTE,
     OPTION_OPTIMIZER,
+    OPTION_LAYERS,
     OPTION_KEYS = 600,  /* and on: keys[] */
     OPTION_TIMES = 700, /* and on: times[] */
 };
@@ -129,6 +130,20 @@ static void recompute_parse(struct scenario_arguments *arguments, const char *te
     argp_error(state, "--recompute '%s' is none of none, attention, full", text);
 }
 
+static void layers_parse(struct scenario_arguments *arguments, char *list,
+                         struct argp_state *state) {
+    uint32_t count = 0;
+    char *rest = NULL;
+    for (char *one = strtok_r(list, ",", &rest); one != NULL; one = strtok_r(NULL, ",", &rest)) {
+        if (count == LAYERS_LIST_MAX) {
+            argp_error(state, "--layers: more than %u chunks", LAYERS_LIST_MAX);
+        }
+        arguments->layers[count++] = (uint32_t)ctl_count(state, one, UINT32_MAX, "--layers");
+    }
+    arguments->times->layers = arguments->layers;
+    arguments->times->layer_count = count;
+}
+
 /* The options that the tables name; false for others. */
 static bool table_parse(struct scenario_arguments *arguments, int key, char *arg,
                         struct argp_state *state) {
@@ -213,6 +228,9 @@ static error_t arguments_parse(int key, char *arg, struct argp_state *state) {
         arguments->times->optimizer_ns =
             ctl_number(state, arg, INT64_MAX / 1000000, "--optimizer") * 1000000;
         return 0;
+    case OPTION_LAYERS:
+        layers_parse(arguments, arg, state);
+        return 0;
     case ARGP_KEY_END:
         arguments_check(arguments, state);
         return 0;
@@ -250,6 +268,8 @@ static const struct argp_option options[] = {
     {"schedule", OPTION_SCHEDULE, "NAME", 0, "1f1b (the default), interleaved, afab", 0},
     {"chunks", OPTION_TIMES + TIME_CHUNKS, "V", 0, "Model chunks a stage, interleaved or afab (1)",
      0},
+    {"layers", OPTION_LAYERS, "LIST", 0,
+     "Layers of each chunk, as a micro-batch meets them: pp * chunks numbers (even)", 0},
     {"send-depth", OPTION_TIMES + TIME_SEND_DEPTH, "K", 0,
      "Outputs that a stage may hold on a link; 0 (the default): as it likes", 0},
     {"replica-sync", OPTION_TIMES + TIME_REPLICA_SYNC, "S", 0,

@@ -7,11 +7,14 @@
 #include "client/ctl/scenario.h"
 #include "planner/step_time.h"
 
-/* What the options fill; all borrowed. */
+#define LAYERS_LIST_MAX 1024u
+
+/* What the options fill; all borrowed, and times->layers may point to the last. */
 struct scenario_arguments {
     struct ctl *ctl;
     struct scenario *scenario;
     struct step_time_options *times;
+    uint32_t layers[LAYERS_LIST_MAX];
 };
 
 /* A command's argp has these instead of ctl_argp_children, and its parser passes a struct

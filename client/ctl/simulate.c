@@ -8,58 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_STEPS         100u
-#define CALIBRATION_STEPS_MAX 4000u
-#define EXACT_LIMIT_MS        10000u
-#define EXACT_GROUPS          3u
+#define DEFAULT_STEPS  100u
+#define EXACT_LIMIT_MS 10000u
+#define EXACT_GROUPS   3u
 
 static uint64_t warm_up_of(const struct simulation *simulation, const struct config *config) {
     return simulation->options.warm_up != WARM_UP_AUTO
                ? simulation->options.warm_up
                : scenario_warm_up(&simulation->scenario, config, simulation->options.steps);
-}
-
-static int calibrate_by_imbalance(struct simulation *simulation, struct trial *trial,
-                                  const struct step_time_model *model, struct calibration *out,
-                                  struct error *error) {
-    uint64_t steps = simulation->options.steps;
-    struct step_load *loads = NULL;
-    int64_t count = measure_loads(
-        trial, steps < CALIBRATION_STEPS_MAX ? steps : CALIBRATION_STEPS_MAX, &loads, error);
-    if (count < 0) {
-        return (int)count;
-    }
-    int rc = calibrate_imbalance(model, loads, (uint32_t)count, simulation->imbalance_ppm, out,
-                                 error);
-    free(loads);
-    return rc;
-}
-
-/* Scales of attention and linear parts, on plain packing of the first seed. */
-static int simulation_calibrate(struct simulation *simulation, struct error *error) {
-    struct step_time_options *times = &simulation->options.times;
-    struct step_time_model model;
-    struct calibration found;
-    struct trial trial;
-    int rc = trial_open(&trial, &simulation->scenario, "plain@per-sequence", simulation->seeds[0],
-                        error);
-    if (rc == 0) {
-        rc = measure_model(&trial, times, &model, error);
-    }
-    if (rc == 0 && simulation->imbalance_ppm > 0) {
-        rc = calibrate_by_imbalance(simulation, &trial, &model, &found, error);
-    } else if (rc == 0) {
-        rc = calibrate_times(&model, &planner_model(trial.stream.planner)->tiles,
-                             trial.config->plan.window, simulation->short_ns, simulation->long_ns,
-                             &found, error);
-    }
-    if (rc == 0) {
-        times->attention_permille = found.attention_permille;
-        times->linear_permille = found.linear_permille;
-        simulation->calibrated = true;
-    }
-    trial_close(&trial);
-    return rc < 0 ? error_prefix(error, "calibration") : 0;
 }
 
 static int row_measure(struct simulation *simulation, const char *policy, const char *seed,
@@ -140,8 +96,8 @@ static int simulation_check(struct simulation *simulation, struct error *error) 
 static int simulation_run(struct simulation *simulation, struct row *rows) {
     size_t policies = simulation->policy_count;
     int rc = simulation_check(simulation, &simulation->ctl->error);
-    if (rc == 0 && (simulation->imbalance_ppm > 0 || simulation->short_ns > 0)) {
-        rc = simulation_calibrate(simulation, &simulation->ctl->error);
+    if (rc == 0) {
+        rc = simulate_calibrate(simulation, &simulation->ctl->error);
     }
     for (size_t s = 0; rc == 0 && s < simulation->seed_count; s++) {
         for (size_t p = 0; rc == 0 && p < policies; p++) {

@@ -23,8 +23,11 @@ struct simulation {
     struct measure_options options;
     uint64_t short_ns; /* measured, to calibrate; 0: not given, like the next two */
     uint64_t long_ns;
-    uint64_t imbalance_ppm; /* of plain packing, to calibrate */
-    const char *html;       /* NULL: no page */
+    uint64_t imbalance_ppm;    /* of plain packing, to calibrate */
+    const char *log;           /* of forward times, to calibrate; NULL: none */
+    uint32_t fit_ppm;          /* R2 of that calibration */
+    uint64_t measured_step_ns; /* of the first policy; 0: not given */
+    const char *html;          /* NULL: no page */
     struct exact_report exact;
     bool calibrated;
 };
@@ -41,6 +44,9 @@ struct row {
 
 /* simulate_options.c: fills `simulation` from the command line; usage errors do not return. */
 void simulate_parse(struct simulation *simulation, int argc, char **argv);
+
+/* simulate_calibrate.c: sets the scales of options.times as the command line wants, if it does. */
+int simulate_calibrate(struct simulation *simulation, struct error *error);
 
 /* simulate_print.c: tables for people, and {"config": {...}, "exact": ..., "rows": [...]}, both on
  * stdout. `config` is the scenario's, whatever its policy. */

@@ -1,12 +1,15 @@
 /* simulate_options: the command line of `ballastctl simulate`, beside what describes the job and
  * its documents (scenario_options.h). */
 #include "client/ctl/simulate.h"
+#include "client/ctl/timing_log.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define STEPS_MAX 1000000u
+#define STEPS_MAX     1000000u
+#define IMBALANCE_MAX 1000u
+#define PPM           1000000u
 
 enum {
     OPTION_POLICIES = 500,
@@ -15,12 +18,44 @@ enum {
     OPTION_SEED,
     OPTION_HTML,
     OPTION_CALIBRATE,
+    OPTION_CALIBRATE_LOG,
     OPTION_IMBALANCE,
+    OPTION_MEASURED_STEP,
     OPTION_EXACT,
     OPTION_EXACT_GROUPS,
 };
 
-/* The config says which policies there are. */
+/* "NAME" or "NAME@LAYOUT+LAYOUT". */
+static void policy_check(const char *text, struct argp_state *state) {
+    char *copy = strdup(text);
+    char *layouts = copy != NULL ? strchr(copy, '@') : NULL;
+    char *rest = NULL;
+    enum policy policy;
+    enum layout layout;
+    if (layouts != NULL) {
+        *layouts++ = '\0';
+    }
+    if (copy == NULL || policy_parse(copy, &policy) < 0) {
+        argp_error(state,
+                   "--policies: there is no policy '%s'; there are plain, fixed:1 to "
+                   "fixed:%u, wlb:none, wlb:bands, wlb:level",
+                   text, FIXED_BATCHES_MAX);
+    }
+    char *name = layouts != NULL ? strtok_r(layouts, "+", &rest) : NULL;
+    if (layouts != NULL && name == NULL) {
+        argp_error(state, "--policies: '%s' names no layout", text);
+    }
+    for (; name != NULL; name = strtok_r(NULL, "+", &rest)) {
+        if (layout_parse(name, &layout) < 0) {
+            argp_error(state,
+                       "--policies: '%s' has no layout '%s'; there are per-sequence and "
+                       "per-document",
+                       text, name);
+        }
+    }
+    free(copy);
+}
+
 static void policies_parse(struct simulation *simulation, char *list, struct argp_state *state) {
     char *rest = NULL;
     simulation->policy_count = 0;
@@ -28,6 +63,7 @@ static void policies_parse(struct simulation *simulation, char *list, struct arg
         if (simulation->policy_count == POLICIES_MAX) {
             argp_error(state, "more than %u policies", POLICIES_MAX);
         }
+        policy_check(name, state);
         simulation->policies[simulation->policy_count++] = name;
     }
     if (simulation->policy_count == 0) {
@@ -50,21 +86,17 @@ static void calibrate_parse(struct simulation *simulation, char *text, struct ar
         return;
     }
     *comma = '\0';
-    simulation->short_ns = ctl_number(state, text, INT64_MAX, "--calibrate");
-    simulation->long_ns = ctl_number(state, comma + 1, INT64_MAX, "--calibrate");
-    if (simulation->short_ns == 0 || simulation->long_ns == 0) {
-        argp_error(state, "--calibrate takes times above 0");
-    }
+    simulation->short_ns = ctl_count(state, text, TIMING_NS_MAX, "--calibrate");
+    simulation->long_ns = ctl_count(state, comma + 1, TIMING_NS_MAX, "--calibrate");
 }
 
 /* "1.44" in millionths. */
 static uint64_t ratio_parse(const char *text, struct argp_state *state) {
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end != '\0' || !(value > 1.0 && value < 1000.0)) {
-        argp_error(state, "--imbalance '%s' is not a ratio above 1, such as 1.44", text);
+    uint64_t ratio_ppm = ctl_decimal(state, text, 6, IMBALANCE_MAX, "", "--imbalance");
+    if (ratio_ppm <= PPM) {
+        argp_error(state, "--imbalance '%s' is not above 1, such as 1.44", text);
     }
-    return (uint64_t)(value * 1e6 + 0.5);
+    return ratio_ppm;
 }
 
 /* "K" or "K,SECONDS". */
@@ -72,22 +104,19 @@ static void exact_parse(struct exact_options *exact, char *text, struct argp_sta
     char *comma = strchr(text, ',');
     if (comma != NULL) {
         *comma = '\0';
-        exact->limit_ms = (uint32_t)ctl_number(state, comma + 1, EXACT_SECONDS_MAX, "--exact") *
-                          1000;
+        exact->limit_ms =
+            (uint32_t)ctl_count(state, comma + 1, EXACT_SECONDS_MAX, "--exact: seconds") * 1000;
     }
-    exact->batches = (uint32_t)ctl_number(state, text, FIXED_BATCHES_MAX, "--exact");
-    if (exact->batches == 0 || exact->limit_ms == 0) {
-        argp_error(state, "--exact takes K[,SECONDS]: 1 to %u global batches, 1 to %u seconds",
-                   FIXED_BATCHES_MAX, EXACT_SECONDS_MAX);
-    }
+    exact->batches = (uint32_t)ctl_count(state, text, FIXED_BATCHES_MAX, "--exact: global batches");
 }
 
-static void exact_groups_parse(struct exact_options *exact, const char *text,
-                               struct argp_state *state) {
-    exact->groups = (uint32_t)ctl_number(state, text, EXACT_GROUPS_MAX, "--exact-groups");
-    if (exact->groups == 0) {
-        argp_error(state, "--exact-groups 0 leaves nothing to solve");
+static void measured_step_parse(struct simulation *simulation, const char *text,
+                                struct argp_state *state) {
+    int ms = 0;
+    if (ctl_time_parse(text, &ms) < 0) {
+        argp_error(state, "--measured-step '%s' is not a time above 0; write 3100ms or 3s", text);
     }
+    simulation->measured_step_ns = (uint64_t)ms * 1000000;
 }
 
 static error_t option_parse(int key, char *arg, struct argp_state *state) {
@@ -100,10 +129,7 @@ static error_t option_parse(int key, char *arg, struct argp_state *state) {
         policies_parse(simulation, arg, state);
         return 0;
     case OPTION_STEPS:
-        simulation->options.steps = ctl_number(state, arg, STEPS_MAX, "--steps");
-        if (simulation->options.steps == 0) {
-            argp_error(state, "--steps 0 leaves nothing to count");
-        }
+        simulation->options.steps = ctl_count(state, arg, STEPS_MAX, "--steps");
         return 0;
     case OPTION_WARM_UP:
         simulation->options.warm_up = ctl_number(state, arg, STEPS_MAX, "--warm-up");
@@ -117,21 +143,31 @@ static error_t option_parse(int key, char *arg, struct argp_state *state) {
     case OPTION_CALIBRATE:
         calibrate_parse(simulation, arg, state);
         return 0;
+    case OPTION_CALIBRATE_LOG:
+        simulation->log = arg;
+        return 0;
     case OPTION_IMBALANCE:
         simulation->imbalance_ppm = ratio_parse(arg, state);
+        return 0;
+    case OPTION_MEASURED_STEP:
+        measured_step_parse(simulation, arg, state);
         return 0;
     case OPTION_EXACT:
         exact_parse(&simulation->exact.options, arg, state);
         return 0;
     case OPTION_EXACT_GROUPS:
-        exact_groups_parse(&simulation->exact.options, arg, state);
+        simulation->exact.options.groups = (uint32_t)ctl_count(state, arg, EXACT_GROUPS_MAX,
+                                                               "--exact-groups");
         return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "takes no argument '%s'", arg);
         return 0;
     case ARGP_KEY_END:
-        if (simulation->imbalance_ppm > 0 && simulation->short_ns > 0) {
-            argp_error(state, "--calibrate and --imbalance: one of them sets the scale");
+        if ((simulation->imbalance_ppm > 0) + (simulation->short_ns > 0) +
+                (simulation->log != NULL) >
+            1) {
+            argp_error(state, "--calibrate, --calibrate-log, --imbalance: one of them sets the "
+                              "scales");
         }
         return 0;
     default:
@@ -163,9 +199,15 @@ static const struct argp_option options[] = {
      "Set both scales from measured forward times of a middle stage, ns: a window of 32 equal "
      "documents, and a window of one, both laid out per sequence",
      4},
+    {"calibrate-log", OPTION_CALIBRATE_LOG, "FILE", 0,
+     "Set both scales from a log of such forward times, one micro-batch a line: its ns, then the "
+     "lengths of its documents in row order; laid out by sharding.layouts",
+     0},
     {"imbalance", OPTION_IMBALANCE, "RATIO", 0,
      "Set attention's scale so that plain packing's micro-batches are this uneven, such as 1.44",
      0},
+    {"measured-step", OPTION_MEASURED_STEP, "TIME", 0,
+     "Compare the first policy's predicted step with this measured one", 0},
     {0},
 };
 

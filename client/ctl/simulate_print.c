@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STAGE_BOUND_PPM 1100000u
+#define STAGE_BOUND_PPM    1100000u
+#define PREDICTION_PPM_MIN 850000u /* over measured: what a right declaration keeps within */
+#define PREDICTION_PPM_MAX 1150000u
 
 /* Two decimals: the model is not worth a third. */
 static void gain_cell(struct table *table, bool known, uint64_t ppm) {
@@ -95,6 +97,22 @@ static void print_variants(const struct row *rows, size_t count) {
     table_deinit(&table);
 }
 
+static uint64_t prediction_ppm(const struct simulation *simulation, const struct row *row) {
+    return (uint64_t)((unsigned __int128)row->measured.outcome.step_ns * 1000000 /
+                      simulation->measured_step_ns);
+}
+
+static void print_prediction(const struct simulation *simulation, const struct row *row) {
+    uint64_t ppm = prediction_ppm(simulation, row);
+    printf("step of %s predicted %s, measured %s: %" PRIu64 ".%02" PRIu64 "\n", row->policy,
+           units_time(row->measured.outcome.step_ns).text,
+           units_time(simulation->measured_step_ns).text, ppm / 1000000, ppm % 1000000 / 10000);
+    if (ppm < PREDICTION_PPM_MIN || ppm > PREDICTION_PPM_MAX) {
+        printf("schedule, recomputation or exposed communication are declared wrongly: the\n"
+               "scales cannot absorb those\n");
+    }
+}
+
 static void print_provenance(const struct simulation *simulation, const struct row *rows,
                              size_t count) {
     const struct step_time_options *times = &simulation->options.times;
@@ -110,6 +128,12 @@ static void print_provenance(const struct simulation *simulation, const struct r
            rows[0].measured.outcome.steps, simulation->calibrated ? "calibrated" : "not calibrated",
            units_milli(times->attention_permille).text, units_milli(times->linear_permille).text,
            pipeline_schedule_name(times->schedule), times->chunks);
+    if (simulation->log != NULL) {
+        printf("scales fit the log with R2 %s\n", units_ratio(simulation->fit_ppm).text);
+    }
+    if (simulation->measured_step_ns > 0) {
+        print_prediction(simulation, &rows[0]);
+    }
     if (!simulation->scenario.cut) {
         printf("plain and fixed cut documents and so train less attention than the others;\n"
                "--cut sequence gives all of them the same pieces\n");
@@ -217,6 +241,16 @@ static void times_json(struct json *json, const struct step_time_options *times)
     json_member_u64(json, "exposed_pp_permille", times->exposed_pp_permille);
     json_member_u64(json, "exposed_tp_permille", times->exposed_tp_permille);
     json_member_u64(json, "gpu_spread_permille", times->gpu_spread_permille);
+    json_key(json, "layers");
+    if (times->layers != NULL) {
+        json_array_begin(json);
+        for (uint32_t i = 0; i < times->layer_count; i++) {
+            json_u64(json, times->layers[i]);
+        }
+        json_array_end(json);
+    } else {
+        json_null(json);
+    }
     json_member_u64(json, "linear_permille", times->linear_permille);
     json_member_u64(json, "node_gpus", times->node_gpus);
     json_member_u64(json, "optimizer_ns", times->optimizer_ns);
@@ -237,7 +271,22 @@ void simulate_print_json(const struct simulation *simulation, const struct confi
     json_object_begin(&json);
     json_key(&json, "calibrated");
     json_bool(&json, simulation->calibrated);
+    json_key(&json, "calibration_fit_ppm");
+    if (simulation->log != NULL) {
+        json_u64(&json, simulation->fit_ppm);
+    } else {
+        json_null(&json);
+    }
     json_member_string(&json, "cut", simulation->scenario.cut ? "sequence" : "whole");
+    json_key(&json, "measured_step_ns");
+    if (simulation->measured_step_ns > 0) {
+        json_u64(&json, simulation->measured_step_ns);
+        json_member_u64(&json, "predicted_to_measured_ppm", prediction_ppm(simulation, rows));
+    } else {
+        json_null(&json);
+        json_key(&json, "predicted_to_measured_ppm");
+        json_null(&json);
+    }
     json_key(&json, "settings");
     settings_json(&json, config);
     json_member_string(&json, "source", scenario_source(&simulation->scenario));

@@ -20,25 +20,6 @@ enum {
     OPTION_OBJECTIVE,
 };
 
-/* "0.5" times 10^digits, at most max times that; `suffix` may stand behind. */
-static uint64_t decimal_parse(struct argp_state *state, const char *text, unsigned digits,
-                              uint64_t max, const char *suffix, const char *what) {
-    char *end;
-    uint64_t value = strtoul(text, &end, 10);
-    bool good = text[0] >= '0' && text[0] <= '9' && value <= max;
-    uint64_t most = max;
-    end += good && *end == '.';
-    for (unsigned i = 0; i < digits; i++) {
-        bool more = *end >= '0' && *end <= '9';
-        value = value * 10 + (more ? (uint64_t)(*end++ - '0') : 0);
-        most *= 10;
-    }
-    if (!good || (*end != '\0' && strcmp(end, suffix) != 0) || value > most) {
-        argp_error(state, "%s '%s' is not a number up to %" PRIu64 "%s", what, text, max, suffix);
-    }
-    return value;
-}
-
 static void objective_parse(struct tuning *tuning, const char *text, struct argp_state *state) {
     tuning->objective = strcmp(text, "time") == 0 ? OBJECTIVE_TIME : OBJECTIVE_BALANCE;
     if (tuning->objective == OBJECTIVE_BALANCE && strcmp(text, "balance") != 0) {
@@ -53,10 +34,7 @@ static error_t option_parse(int key, char *arg, struct argp_state *state) {
         state->child_inputs[0] = &tuning->arguments;
         return 0;
     case OPTION_STEPS:
-        tuning->options.steps = ctl_number(state, arg, STEPS_MAX, "--steps");
-        if (tuning->options.steps == 0) {
-            argp_error(state, "--steps 0 leaves nothing to count");
-        }
+        tuning->options.steps = ctl_count(state, arg, STEPS_MAX, "--steps");
         return 0;
     case OPTION_WARM_UP:
         tuning->options.warm_up = ctl_number(state, arg, STEPS_MAX, "--warm-up");
@@ -70,11 +48,11 @@ static error_t option_parse(int key, char *arg, struct argp_state *state) {
         tuning->check_seed = arg;
         return 0;
     case OPTION_DELAY_MAX:
-        tuning->delay_max_milli = decimal_parse(state, arg, 3, DELAY_MAX, "", "--delay-max");
+        tuning->delay_max_milli = ctl_decimal(state, arg, 3, DELAY_MAX, "", "--delay-max");
         return 0;
     case OPTION_TOLERANCE:
-        tuning->tolerance_ppm = (uint32_t)decimal_parse(state, arg, 4, TOLERANCE_MAX, "%",
-                                                        "--tokens-tolerance");
+        tuning->tolerance_ppm = (uint32_t)ctl_decimal(state, arg, 4, TOLERANCE_MAX, "%",
+                                                      "--tokens-tolerance");
         return 0;
     case OPTION_OBJECTIVE:
         objective_parse(tuning, arg, state);

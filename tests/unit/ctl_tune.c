@@ -366,10 +366,14 @@ static void a_tolerance_holds_for_all_of_the_front(void **state) {
 static void wrong_limits_are_refused(void **state) {
     (void)state;
     static const char *const refused[][2] = {
-        {"--delay-max=-1", "--delay-max '-1'"},   {"--delay-max=1,5", "--delay-max '1,5'"},
-        {"--delay-max=1000001", "up to 1000000"}, {"--tokens-tolerance=101%", "up to 100%"},
-        {"--tokens-tolerance=some", "'some'"},    {"--objective=speed", "neither balance nor time"},
-        {"--steps=0", "leaves nothing"},          {"--check-seed=x", "--check-seed 'x'"},
+        {"--delay-max=-1", "--delay-max '-1'"},
+        {"--delay-max=1,5", "--delay-max '1,5'"},
+        {"--delay-max=1000001", "up to 1000000"},
+        {"--tokens-tolerance=101%", "up to 100%"},
+        {"--tokens-tolerance=some", "'some'"},
+        {"--objective=speed", "neither balance nor time"},
+        {"--steps=0", "--steps 0"},
+        {"--check-seed=x", "--check-seed 'x'"},
         {"--lengths=x", "one of them"},
     };
     struct ran ran = {0};

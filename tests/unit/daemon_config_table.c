@@ -111,6 +111,80 @@ static void ranges_include_their_ends_and_nothing_beyond(void **state) {
     }
 }
 
+/* What no key of a kind takes, beside what its range says. */
+static const struct {
+    const struct config_kind *kind;
+    const char *values[8];
+} wrong[] = {
+    {&kind_count, {"", "-1", "1.5", "some", "18446744073709551616", "0x10", "1 2"}},
+    {&kind_decimal, {"", "-1", "0", "1e3", "1.0001", "fast"}},
+    {&kind_parameter, {"", "-1", "1.5", "none", "4294967296"}},
+    {&kind_percent, {"", "5", "-1%", "1.00001%", "%", "some"}},
+    {&kind_steps, {"", "-1", "1.0000001", "some"}},
+    {&kind_choice, {"", "best", "0", "a|b"}},
+    {&kind_policy, {"", "wlb", "fixed:0", "fixed:65", "plain,wlb:level"}},
+    {&kind_duration, {"", "0", "60", "-1s", "25h", "1d"}},
+    {&kind_windows, {"", "0", "-1", "0w", "w2", "1.2345678w"}},
+    {&kind_thresholds, {"", "0", "5,5", "9,3", "5,,6", "1,2,3,4,5,6,7,8,9", "-4"}},
+    {&kind_layouts, {"", "per-token", "per-sequence,", "per-sequence per-document"}},
+    {&kind_cost, {"", "L2", "L2/0", "L2/-5", "L3/5"}},
+    {&kind_replicas, {"", "-1", "1", "0-", "0,0-9999"}},
+    {&kind_uids, {"root", "-1", "4294967295", "1,,2"}},
+    {&kind_path, {""}},
+};
+
+static void expect_key_refuses(const struct config_key *key, const char *value) {
+    char name[64];
+    char says[128];
+    struct config_override override = {name, value};
+    struct config *config = NULL;
+    struct error error = {0};
+    (void)snprintf(name, sizeof name, "%s.%s", key->section, key->name);
+    (void)snprintf(says, sizeof says, "%s = %s is not allowed: it takes ", name, value);
+    if (world_load(WORLD_DATASET, &override, 1, &config, &error) != -EINVAL) {
+        fail_msg("%s = '%s' is taken", name, value);
+    }
+    if (strstr(error.text, says) == NULL) {
+        fail_msg("'%s' does not say '%s'", error.text, says);
+    }
+}
+
+static void every_key_refuses_what_it_does_not_take_by_name(void **state) {
+    (void)state;
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *key = config_key_at(i);
+        size_t kind = 0;
+        while (kind < sizeof wrong / sizeof wrong[0] && wrong[kind].kind != key->kind) {
+            kind++;
+        }
+        if (kind == sizeof wrong / sizeof wrong[0]) {
+            fail_msg("%s.%s: values of its kind are never refused here", key->section, key->name);
+        }
+        for (size_t v = 0; v < 8 && wrong[kind].values[v] != NULL; v++) {
+            expect_key_refuses(key, wrong[kind].values[v]);
+        }
+    }
+}
+
+static void bounds_of_keys_are_refused_beyond_when_loaded(void **state) {
+    (void)state;
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *key = config_key_at(i);
+        char value[32];
+        if (key->kind != &kind_count && key->kind != &kind_parameter) {
+            continue;
+        }
+        if (key->min > 0) {
+            (void)snprintf(value, sizeof value, "%" PRIu64, key->min - 1);
+            expect_key_refuses(key, value);
+        }
+        if (key->max < UINT64_MAX) {
+            (void)snprintf(value, sizeof value, "%" PRIu64, key->max + 1);
+            expect_key_refuses(key, value);
+        }
+    }
+}
+
 static uint64_t random_next(uint64_t *state) {
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -214,6 +288,8 @@ int main(void) {
         cmocka_unit_test(the_example_with_a_dataset_gives_the_defaults),
         cmocka_unit_test(every_key_says_what_it_is),
         cmocka_unit_test(ranges_include_their_ends_and_nothing_beyond),
+        cmocka_unit_test(every_key_refuses_what_it_does_not_take_by_name),
+        cmocka_unit_test(bounds_of_keys_are_refused_beyond_when_loaded),
         cmocka_unit_test(what_is_printed_loads_as_the_same_config),
     };
     return cmocka_run_group_tests_name("daemon_config_table", tests, NULL, NULL);

@@ -207,6 +207,7 @@ static void layers_may_be_dealt_by_hand(void **state) {
     struct step_time_options options = tiny_options();
     options.pp = 2;
     options.layers = uneven;
+    options.layer_count = 2;
     struct step_time time = time_of(options, &load);
     assert_int_equal(time.step_ns, 4 * 300);
     assert_int_equal(time.stage_ppm, 1500000);
@@ -265,7 +266,7 @@ static void what_cannot_be_is_refused_by_name(void **state) {
     struct {
         struct step_time_options options;
         const char *says;
-    } refused[11];
+    } refused[12];
     size_t count = 0;
 #define REFUSED(change, text)                                                                      \
     do {                                                                                           \
@@ -283,8 +284,10 @@ static void what_cannot_be_is_refused_by_name(void **state) {
     REFUSED(options.chunks = 2, "1f1b runs one chunk");
     REFUSED((options.pp = 2, options.sync_replicas = 1), "pp = 1");
     REFUSED(options.sync_replicas = 2, "dp = 1");
-    REFUSED((options.pp = 2, options.layers = short_by_one), "3 layers are dealt");
-    REFUSED((options.pp = 2, options.layers = empty), "chunk 0 empty");
+    REFUSED((options.pp = 2, options.layers = short_by_one, options.layer_count = 2),
+            "3 layers are dealt");
+    REFUSED((options.pp = 2, options.layers = empty, options.layer_count = 2), "chunk 0 empty");
+    REFUSED((options.pp = 2, options.layers = empty, options.layer_count = 3), "3 chunks");
 #undef REFUSED
     for (size_t i = 0; i < count; i++) {
         struct error error = {0};
@@ -317,21 +320,17 @@ static struct step_time_options seven_billion(void) {
     return options;
 }
 
-/* Fragments of a window under per-sequence, as calibration lays it out. */
+/* A window under per-sequence, as calibration lays it out. */
 static uint64_t window_ns(const struct step_time_model *model, const struct tile_model *tiles,
                           uint32_t documents) {
     uint32_t lengths[CALIBRATE_DOCUMENTS];
     struct fragment fragments[2 * CALIBRATE_DOCUMENTS + 2];
-    struct step_load load = load_of(65536, 0);
+    struct step_load load;
     for (uint32_t i = 0; i < documents; i++) {
         lengths[i] = 131072 / documents;
     }
     struct packed_sequence sequence = {lengths, documents, 131072, 0};
-    for (uint32_t rank = 0; rank < 2; rank++) {
-        uint32_t count = layout_fragments(LAYOUT_PER_SEQUENCE, &sequence, 2, rank, fragments, 66);
-        uint64_t ps = tile_forward_ps(tiles, fragments, count);
-        load.attention_ps = ps > load.attention_ps ? ps : load.attention_ps;
-    }
+    step_load_of_sequence(&sequence, LAYOUT_PER_SEQUENCE, 2, tiles, fragments, &load);
     return step_time_layer_ps(model, &load) * 8 / 1000;
 }
 
@@ -383,6 +382,85 @@ static void measured_times_that_cannot_be_are_refused(void **state) {
     assert_int_equal(found.attention_permille, 1);
 }
 
+/* Micro-batches as a job logs them: one to eight documents of up to a window. */
+static void samples_draw(const struct step_time_model *world, const struct tile_model *tiles,
+                         uint64_t dice, uint32_t noise_permille, struct calibrate_sample *samples,
+                         uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t lengths[8];
+        struct fragment fragments[18];
+        struct packed_sequence sequence = {lengths, splitmix_between(&dice, 1, 8), 0, 0};
+        for (uint32_t d = 0; d < sequence.documents; d++) {
+            lengths[d] = splitmix_between(&dice, 1, 131072 / sequence.documents);
+            sequence.tokens += lengths[d];
+        }
+        sequence.pad_tokens = (16 - sequence.tokens % 16) % 16;
+        step_load_of_sequence(&sequence, LAYOUT_PER_SEQUENCE, 2, tiles, fragments,
+                              &samples[i].load);
+        uint64_t ns = step_time_layer_ps(world, &samples[i].load) * 8 / 1000;
+        uint32_t noise = splitmix_between(&dice, 1000 - noise_permille, 1000 + noise_permille);
+        samples[i].forward_ns = ns * noise / 1000;
+    }
+}
+
+static void a_log_gives_both_scales_and_how_well_they_fit(void **state) {
+    static const struct calibration truths[] = {{1000, 1000}, {1700, 900}, {2900, 1400}};
+    static struct calibrate_sample samples[400];
+    struct tile_model tiles;
+    (void)state;
+    assert_int_equal(tile_model_analytic(128, 4, 4, 8, &tiles), 0);
+    for (size_t i = 0; i < sizeof truths / sizeof truths[0]; i++) {
+        struct step_time_options options = seven_billion();
+        struct step_time_model model = model_of(options);
+        options.attention_permille = truths[i].attention_permille;
+        options.linear_permille = truths[i].linear_permille;
+        struct step_time_model world = model_of(options);
+        for (uint32_t noise = 0; noise <= 50; noise += 50) {
+            struct calibration found;
+            uint32_t fit_ppm = 0;
+            int64_t off = noise == 0 ? 2 : 60;
+            samples_draw(&world, &tiles, 7 + i, noise, samples, 400);
+            assert_int_equal(calibrate_log(&model, samples, 400, &found, &fit_ppm, NULL), 0);
+            assert_true(llabs((int64_t)found.attention_permille - truths[i].attention_permille) <=
+                        off);
+            assert_true(llabs((int64_t)found.linear_permille - truths[i].linear_permille) <= off);
+            assert_true(noise == 0 ? fit_ppm >= 999900 : fit_ppm >= 950000 && fit_ppm < 1000000);
+        }
+    }
+}
+
+static void logs_that_tell_nothing_are_refused(void **state) {
+    static struct calibrate_sample samples[100];
+    struct calibration found = {1, 1};
+    struct error error = {0};
+    struct tile_model tiles;
+    uint32_t fit_ppm = 1;
+    uint64_t dice = 3;
+    (void)state;
+    assert_int_equal(tile_model_analytic(128, 4, 4, 8, &tiles), 0);
+    struct step_time_model model = model_of(seven_billion());
+    samples_draw(&model, &tiles, 5, 0, samples, 100);
+    assert_int_equal(calibrate_log(&model, samples, 9, &found, &fit_ppm, &error), -EINVAL);
+    assert_non_null(strstr(error.text, "9 micro-batches"));
+    for (uint32_t i = 0; i < 100; i++) {
+        samples[i].forward_ns *= 9;
+    }
+    assert_int_equal(calibrate_log(&model, samples, 100, &found, &fit_ppm, &error), -ERANGE);
+    assert_non_null(strstr(error.text, "scale comes out at"));
+    for (uint32_t i = 0; i < 100; i++) {
+        samples[i].forward_ns = splitmix_between(&dice, 1000000, 200000000);
+    }
+    assert_int_equal(calibrate_log(&model, samples, 100, &found, &fit_ppm, &error), -ERANGE);
+    assert_non_null(strstr(error.text, "R2"));
+    for (uint32_t i = 1; i < 100; i++) {
+        samples[i] = samples[0];
+    }
+    assert_int_equal(calibrate_log(&model, samples, 100, &found, &fit_ppm, &error), -EINVAL);
+    assert_non_null(strstr(error.text, "long documents"));
+    assert_int_equal(found.attention_permille, 1);
+    assert_int_equal(fit_ppm, 1);
+}
+
 static void an_imbalance_gives_the_smallest_scale_that_reaches_it(void **state) {
     struct step_load loads[LOADS_MAX];
     struct calibration found;
@@ -422,6 +500,8 @@ int main(void) {
         cmocka_unit_test(what_cannot_be_is_refused_by_name),
         cmocka_unit_test(two_measured_times_give_both_scales),
         cmocka_unit_test(measured_times_that_cannot_be_are_refused),
+        cmocka_unit_test(a_log_gives_both_scales_and_how_well_they_fit),
+        cmocka_unit_test(logs_that_tell_nothing_are_refused),
         cmocka_unit_test(an_imbalance_gives_the_smallest_scale_that_reaches_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
