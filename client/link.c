@@ -66,7 +66,7 @@ void link_lose(struct link *link, const struct error *why) {
     }
     link->give_up_ns = give_up_ns;
     link->retry_ns = deadline_now_ns() + pause_ns;
-    link->pause_ns = deadline_earlier(2 * pause_ns, LINK_PAUSE_NS_MAX);
+    link->pause_ns = deadline_earlier(pause_ns + pause_ns / 8, LINK_PAUSE_NS_MAX);
 }
 
 void link_progress(struct link *link) {

@@ -256,8 +256,10 @@ static int array_refill(struct array *array) {
     return 0;
 }
 
-static int array_take(struct array *array, size_t width, uint64_t *out) {
-    if (array->at == array->filled) {
+/* Inlined, so that the width is a constant: an index has tens of millions of elements. */
+__attribute__((always_inline)) static inline int array_take(struct array *array, size_t width,
+                                                            uint64_t *out) {
+    if (__builtin_expect(array->at == array->filled, 0)) {
         int rc = array_refill(array);
         if (rc < 0) {
             return rc;
