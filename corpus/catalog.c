@@ -92,16 +92,18 @@ uint32_t catalog_token_bytes(const struct catalog *catalog) {
     return 2;
 }
 
-int catalog_fingerprint(const struct catalog *catalog, uint8_t out[16], struct error *error) {
+int catalog_fingerprint(const struct catalog *catalog, uint32_t count, uint8_t out[16],
+                        struct error *error) {
     uint8_t bytes[CATALOG_DATASETS_MAX * 16];
     XXH128_canonical_t canonical;
-    for (uint32_t i = 0; i < catalog->count; i++) {
+    assert(count <= catalog->count);
+    for (uint32_t i = 0; i < count; i++) {
         int rc = dataset_fingerprint(catalog->slots[i].dataset, bytes + 16 * i, error);
         if (rc < 0) {
             return rc;
         }
     }
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes, 16 * (size_t)catalog->count));
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes, 16 * (size_t)count));
     memcpy(out, canonical.digest, sizeof canonical.digest);
     return 0;
 }

@@ -29,7 +29,9 @@ uint64_t catalog_weight(const struct catalog *catalog, uint32_t i);
 /* 2 if the ids of every dataset fit 16 bits by their dtype (u8, u16), else 4. */
 uint32_t catalog_token_bytes(const struct catalog *catalog);
 
-/* Fingerprint over the datasets' fingerprints, in order; names and weights are not in it. */
-int catalog_fingerprint(const struct catalog *catalog, uint8_t out[16], struct error *error);
+/* Fingerprint over those of the first `count` datasets, in order; names and weights are not in it.
+ */
+int catalog_fingerprint(const struct catalog *catalog, uint32_t count, uint8_t out[16],
+                        struct error *error);
 
 #endif

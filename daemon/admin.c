@@ -29,8 +29,7 @@ static const struct plan_state *admin_state(struct admin *admin, struct session 
     struct daemon *daemon = admin->daemon;
     struct error error;
     if (admin->state == NULL) {
-        admin->state = plan_state_create(daemon->config->dataset_count,
-                                         daemon->config->plan.waiting_max);
+        admin->state = schedule_state_create(daemon->schedule);
     }
     if (admin->state == NULL) {
         session_refuse(session, stream, STATUS_RESOURCE_EXHAUSTED, "out of memory");
@@ -144,7 +143,7 @@ static void admin_status_figures(struct daemon *daemon, Ballast__V1__StatusRespo
     out->durable_step = daemon->progress.durable_step;
     out->generation = daemon->job.generation;
     out->io_backend = (char *)daemon->reader->backend;
-    out->profile = (char *)planner_model(daemon->planner)->name;
+    out->profile = (char *)schedule_model(daemon->schedule)->name;
     out->slab_bytes_used = slab_bytes_used(&daemon->slab);
     out->plan_ns_p50 = samples_percentile(&daemon->plan_ns, 50);
     out->plan_ns_p99 = samples_percentile(&daemon->plan_ns, 99);
@@ -203,7 +202,8 @@ static void admin_queues(struct admin *admin, struct session *session, uint32_t 
     const struct plan_state *state = admin_state(admin, session, stream);
     if (state != NULL) {
         Ballast__V1__QueuesResponse *out = message_queues(
-            &admin->daemon->arena, state, &admin->daemon->config->plan, request->documents);
+            &admin->daemon->arena, state, schedule_options(admin->daemon->schedule, state->step),
+            request->documents);
         session_answer(session, stream, out == NULL ? NULL : &out->base);
     }
 }
@@ -410,6 +410,7 @@ static Ballast__V1__Setting *admin_setting(const struct daemon *daemon, struct a
     out->name = arena_strdup(arena, setting.name);
     out->value = arena_strdup(arena, setting.value);
     out->source = (char *)setting.origin;
+    out->from = setting.from;
     if (out->name == NULL || out->value == NULL) {
         return NULL;
     }

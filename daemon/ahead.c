@@ -18,7 +18,7 @@ struct ahead_wish {
 struct ahead {
     /* Immutable after start. */
     pthread_t thread;
-    struct planner *planner;
+    struct schedule *schedule;
     const struct corpus_source *source;
     void (*wake)(void *context);
     void *context;
@@ -63,8 +63,8 @@ static void ahead_plan(struct ahead *ahead, struct ahead_result *result) {
     result->step = ahead->state->step;
     int code = FAILPOINT_ERROR(plan_before, &result->error);
     if (code == 0) {
-        code = plan_step(ahead->planner, ahead->state, ahead->scratch, &result->plan,
-                         &result->error);
+        code = schedule_step(ahead->schedule, ahead->state, ahead->scratch, &result->plan,
+                             &result->error);
     }
     if (code <= 0) {
         result->kind = code == 0 ? AHEAD_ENDED : AHEAD_FAILED;
@@ -79,7 +79,7 @@ static void ahead_plan(struct ahead *ahead, struct ahead_result *result) {
         ahead->over = true;
         return;
     }
-    result->in_hand = planner_in_hand(ahead->planner);
+    result->in_hand = schedule_in_hand(ahead->schedule);
     struct plan_state *state = ahead->state;
     ahead->state = ahead->scratch;
     ahead->scratch = state;
@@ -91,7 +91,7 @@ static int ahead_replay_plan(struct ahead *ahead, const struct ahead_wish *wish,
     struct replay *replay = &ahead->replay;
     int code = FAILPOINT_ERROR(replay, &result->error);
     if (code == 0 && replay->state == NULL) {
-        code = replay_open(replay, ahead->planner, ahead->source, &result->error);
+        code = replay_open(replay, ahead->schedule, ahead->source, &result->error);
     }
     if (code == 0) {
         code = replay_seek(replay, &wish->row, wish->step, &result->error);
@@ -199,7 +199,7 @@ static void ahead_free(struct ahead *ahead) {
     free(ahead);
 }
 
-int ahead_start(struct planner *planner, const struct corpus_source *source,
+int ahead_start(struct schedule *schedule, const struct corpus_source *source,
                 struct plan_state *state, void (*wake)(void *context), void *context,
                 struct ahead **out, struct error *error) {
     struct ahead *ahead = calloc(1, sizeof *ahead);
@@ -207,7 +207,7 @@ int ahead_start(struct planner *planner, const struct corpus_source *source,
         plan_state_destroy(state);
         return error_set(error, -ENOMEM, "planner thread: out of memory");
     }
-    ahead->planner = planner;
+    ahead->schedule = schedule;
     ahead->source = source;
     ahead->wake = wake;
     ahead->context = context;
@@ -215,7 +215,7 @@ int ahead_start(struct planner *planner, const struct corpus_source *source,
     ahead->results_tail = &ahead->results;
     (void)pthread_mutex_init(&ahead->mutex, NULL);
     (void)pthread_cond_init(&ahead->changed, NULL);
-    ahead->scratch = planner_state_create(planner);
+    ahead->scratch = schedule_state_create(schedule);
     ahead->reserve = calloc(1, sizeof *ahead->reserve);
     bool ready = ahead->scratch != NULL && ahead->reserve != NULL;
     int code = ready ? ahead_spawn(ahead) : -ENOMEM;

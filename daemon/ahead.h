@@ -35,9 +35,9 @@ void ahead_result_destroy(struct ahead_result *result); /* NULL is fine */
 /* Encodes a state into memory of its own; NULL when there is none left. */
 uint8_t *ahead_encode(const struct plan_state *state, size_t *bytes);
 
-/* Starts the thread at `state` (taken, also on failure). Planner and source are the thread's until
+/* Starts the thread at `state` (taken, also on failure). Schedule and source are the thread's until
  * ahead_stop. Nothing is planned before ahead_extend. */
-int ahead_start(struct planner *planner, const struct corpus_source *source,
+int ahead_start(struct schedule *schedule, const struct corpus_source *source,
                 struct plan_state *state, void (*wake)(void *context), void *context,
                 struct ahead **out, struct error *error);
 

@@ -4,6 +4,7 @@
  * each tag up in it. A decoded blob is one allocation: the record, its datasets, then copies of the
  * texts and the state behind one another. */
 #include "daemon/blob.h"
+#include "daemon/history.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -407,6 +408,7 @@ static int check_datasets(const struct blob *blob, const struct blob *here, stru
 
 int blob_check_job(const struct blob *blob, const struct blob *here, struct error *error) {
     struct blob_difference difference;
+    struct history_difference history = {0};
     if (blob->algorithm != here->algorithm) {
         return error_set(error, -EINVAL,
                          "the checkpoint was planned by algorithm %u and this version is %u; run "
@@ -418,7 +420,14 @@ int blob_check_job(const struct blob *blob, const struct blob *here, struct erro
     if (code < 0) {
         return code;
     }
-    if (blob_text_difference(blob->plan_text, here->plan_text, &difference)) {
+    if (history_differs(blob->plan_text, here->plan_text, &history) && 0 < history.step &&
+        history.step < blob->step) {
+        return error_set(error, -EINVAL,
+                         "the checkpoint was planned by another history up to step %" PRIu64
+                         ": it has '%s', and this config '%s'; set it back",
+                         blob->step, history.a, history.b);
+    }
+    if (history.step == 0 && blob_text_difference(blob->plan_text, here->plan_text, &difference)) {
         return error_set(error, -EINVAL,
                          "the checkpoint is of another job: it has %s = %s, and this config %s; "
                          "set it back",

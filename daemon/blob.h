@@ -56,8 +56,9 @@ uint8_t *blob_encode(const struct blob *blob, size_t *bytes, struct error *error
  * newer format, or with a field that must be understood and is not; -ENOMEM. */
 int blob_decode(const uint8_t *bytes, size_t count, struct blob **out, struct error *error);
 
-/* Whether the blob is of the job `here` (of which only the job's fields are read): the first
- * difference is named, an algorithm version, a dataset by name, a setting by key. -EINVAL. */
+/* Whether the blob is of the job `here` (of which only the job's fields are read), with the same
+ * history up to the blob's step: the first difference is named, an algorithm version, a dataset by
+ * name, a setting by key. -EINVAL. */
 int blob_check_job(const struct blob *blob, const struct blob *here, struct error *error);
 
 /* The first line in which two texts of "name = value" lines differ: its name in `name`, both values

@@ -2,9 +2,11 @@
  *
  * Loading is three steps: gather the text that wins for every key (defaults, file, environment,
  * flags, each remembering where it came from), read the texts in table order, check how they
- * relate. Only the last two know what a key means; only the first knows about places. inih splits
- * lines; what it would let pass (junk behind a section, sections without keys, lines cut at its
- * buffer, values carried on by indentation) is refused by the reader function given to it. */
+ * relate. Only the last two know what a key means; only the first knows about places. What [from
+ * STEP] sections say is gathered in layers, and the last two steps are taken for each layer with
+ * those before it. inih splits lines; what it would let pass (junk behind a section, sections
+ * without keys, lines cut at its buffer, values carried on by indentation) is refused by the reader
+ * function given to it. */
 #include "daemon/config.h"
 #include "daemon/config_keys.h"
 
@@ -29,6 +31,14 @@ struct dataset_given {
     struct given weight;
 };
 
+/* What holds from a step on: all that stands outside of [from STEP], or in one of them. */
+struct layer {
+    uint64_t step;
+    struct given keys[CONFIG_KEYS_MAX];
+    struct dataset_given *datasets; /* once merged: those of the layer before come first */
+    uint32_t dataset_count;
+};
+
 struct loader {
     struct config *config;
     const char *path; /* of the file, NULL without one */
@@ -37,10 +47,23 @@ struct loader {
     char section[64];
     struct error *error;
     int code; /* the first failure, 0 so far */
-    struct given keys[CONFIG_KEYS_MAX];
-    struct dataset_given *datasets;
-    uint32_t dataset_count;
+    struct layer *layers;
+    uint32_t layer_count; /* > 0 */
+    uint32_t layer;       /* that is read or parsed now */
 };
+
+static struct layer *loader_layer(struct loader *loader) {
+    return &loader->layers[loader->layer];
+}
+
+/* What is given for a key in the present layer or, if not there, in those before it. */
+static struct given *loader_key(struct loader *loader, size_t key) {
+    uint32_t i = loader->layer;
+    while (i > 0 && loader->layers[i].keys[key].text == NULL) {
+        i--;
+    }
+    return &loader->layers[i].keys[key];
+}
 
 #define WHERE_BYTES 256
 
@@ -65,6 +88,7 @@ static void where_print(const struct loader *loader, const struct given *given, 
         (void)snprintf(out, WHERE_BYTES, "flag");
         break;
     case ORIGIN_DEFAULT:
+    case ORIGIN_BEFORE:
         (void)snprintf(out, WHERE_BYTES, "%.200s", loader->path == NULL ? "default" : loader->path);
         break;
     }
@@ -151,26 +175,35 @@ static const char *dataset_of_section(const char *section) {
     return section + 7 + strspn(section + 7, " ");
 }
 
-/* The dataset of this name, made when it is new; NULL when out of memory or there are too many. */
-static struct dataset_given *dataset_at(struct loader *loader, const char *name) {
-    for (uint32_t i = 0; i < loader->dataset_count; i++) {
-        if (strcmp(loader->datasets[i].name, name) == 0) {
-            return &loader->datasets[i];
+static struct dataset_given *dataset_find(struct layer *layer, const char *name) {
+    for (uint32_t i = 0; i < layer->dataset_count; i++) {
+        if (strcmp(layer->datasets[i].name, name) == 0) {
+            return &layer->datasets[i];
         }
     }
-    if (loader->dataset_count == CATALOG_DATASETS_MAX) {
+    return NULL;
+}
+
+/* The dataset of this name, made when it is new; NULL when out of memory or there are too many. */
+static struct dataset_given *dataset_at(struct loader *loader, const char *name) {
+    struct layer *layer = loader_layer(loader);
+    struct dataset_given *dataset = dataset_find(layer, name);
+    if (dataset != NULL) {
+        return dataset;
+    }
+    if (layer->dataset_count == CATALOG_DATASETS_MAX) {
         loader->code = error_set(loader->error, -EINVAL, "dataset %s: more than %u datasets", name,
                                  CATALOG_DATASETS_MAX);
         return NULL;
     }
-    struct dataset_given *grown = realloc(loader->datasets,
-                                          (loader->dataset_count + 1) * sizeof loader->datasets[0]);
+    struct dataset_given *grown = realloc(layer->datasets,
+                                          (layer->dataset_count + 1) * sizeof layer->datasets[0]);
     if (grown == NULL) {
         loader->code = error_set(loader->error, -ENOMEM, "config: out of memory");
         return NULL;
     }
-    loader->datasets = grown;
-    struct dataset_given *dataset = &grown[loader->dataset_count++];
+    layer->datasets = grown;
+    dataset = &grown[layer->dataset_count++];
     memset(dataset, 0, sizeof *dataset);
     (void)snprintf(dataset->name, sizeof dataset->name, "%s", name);
     return dataset;
@@ -187,7 +220,7 @@ static struct given *given_at(struct loader *loader, const char *section, const 
             return NULL;
         }
         *path = config_key_at(i)->path;
-        return &loader->keys[i];
+        return &loader_layer(loader)->keys[i];
     }
     *path = strcmp(name, "path") == 0;
     if (!*path && strcmp(name, "weight") != 0) {
@@ -211,7 +244,46 @@ static void suggestion_print(const char *section, const char *name, char *out, s
     }
 }
 
+static bool is_from(const char *section) {
+    return strncmp(section, "from", 4) == 0 && (section[4] == '\0' || section[4] == ' ');
+}
+
+static int layer_add(struct loader *loader, uint64_t step) {
+    struct layer *grown = realloc(loader->layers, (loader->layer_count + 1) * sizeof *grown);
+    if (grown == NULL) {
+        return error_set(loader->error, loader->code = -ENOMEM, "config: out of memory");
+    }
+    loader->layers = grown;
+    loader->layer = loader->layer_count++;
+    grown[loader->layer] = (struct layer){.step = step};
+    return 0;
+}
+
+/* "[from STEP]", once all other sections are read. */
+static int check_from(struct loader *loader, const char *section) {
+    uint64_t step;
+    uint64_t last = loader->layers[loader->layer_count - 1].step;
+    const char *number = section + 4 + strspn(section + 4, " ");
+    if (config_decimal_parse(number, 0, &step) < 0 || step == 0 || step > CONFIG_STEP_MAX) {
+        return refuse_line(loader, "[%s]: write [from STEP] with a step from 1 to %" PRIu64,
+                           section, CONFIG_STEP_MAX);
+    }
+    if (step <= last) {
+        return refuse_line(loader, "[%s] stands behind [from %" PRIu64 "]; list steps ascending",
+                           section, last);
+    }
+    if (loader->layer_count == PLAN_SECTIONS_MAX) {
+        return refuse_line(loader, "[%s]: more than %u sections; join some that lie ahead", section,
+                           PLAN_SECTIONS_MAX - 1);
+    }
+    return layer_add(loader, step);
+}
+
 static int check_section(struct loader *loader, const char *section) {
+    if (loader->layer_count > 1 && !is_from(section)) {
+        return refuse_line(loader, "[%s] stands behind [from %" PRIu64 "]; move it in front",
+                           section, loader->layers[loader->layer_count - 1].step);
+    }
     const char *dataset = dataset_of_section(section);
     if (dataset != NULL) {
         return dataset_name_valid(dataset)
@@ -220,11 +292,8 @@ static int check_section(struct loader *loader, const char *section) {
                                  "[%s]: a dataset's name is 1 to %u letters, digits, '_', '-', '.'",
                                  section, CONFIG_DATASET_NAME_BYTES - 1);
     }
-    if (strncmp(section, "from", 4) == 0 && (section[4] == '\0' || section[4] == ' ')) {
-        return refuse_line(loader,
-                           "[%s]: elastic sections are not supported by this version; "
-                           "remove the section",
-                           section);
+    if (is_from(section)) {
+        return check_from(loader, section);
     }
     if (!config_section_known(section)) {
         const char *nearest = config_section_nearest(section);
@@ -291,12 +360,76 @@ static char *next_line(char *line, int bytes, void *context) {
     return line;
 }
 
+/* Splits "section.key" at the last point; "dataset.NAME" becomes "dataset NAME". */
+static int split_name(const char *name, char *section, size_t bytes, const char **key) {
+    const char *point = strrchr(name, '.');
+    if (point == NULL || (size_t)(point - name) >= bytes) {
+        return -EINVAL;
+    }
+    (void)snprintf(section, bytes, "%.*s", (int)(point - name), name);
+    if (strncmp(section, "dataset.", 8) == 0) {
+        section[7] = ' ';
+        if (!dataset_name_valid(section + 8)) {
+            return -EINVAL;
+        }
+    }
+    *key = point + 1;
+    return 0;
+}
+
+/* Whether a section may set this. */
+static int check_elastic(struct loader *loader, const char *section, const char *name) {
+    if (dataset_of_section(section) != NULL) {
+        return 0;
+    }
+    const struct config_key *key = config_key_at(config_key_find(section, name));
+    if (key->elastic) {
+        return 0;
+    }
+    return key->plan
+               ? refuse_line(loader,
+                             "%s.%s stays as it is as long as the job lasts; take it out of the "
+                             "section, or start a new job with another [daemon] state_dir",
+                             section, name)
+               : refuse_line(loader, "%s.%s is no part of the plan; set it in [%s] and restart",
+                             section, name, section);
+}
+
+/* A line "section.key = value" of [from STEP]. */
+static int take_elastic(struct loader *loader, const char *name, const char *value) {
+    char section[64];
+    const char *key;
+    bool path = false;
+    struct given *given = NULL;
+    char suggestion[96] = "; write section.key";
+    if (split_name(name, section, sizeof section, &key) == 0) {
+        given = given_at(loader, section, key, &path);
+        suggestion_print(section, key, suggestion, sizeof suggestion);
+    }
+    if (loader->code < 0) {
+        return loader->code;
+    }
+    if (given == NULL) {
+        return refuse_line(loader, "unknown key %.80s in [%s]%s", name, loader->section,
+                           suggestion);
+    }
+    int code = check_elastic(loader, section, key);
+    if (code == 0 && given->text != NULL) {
+        code = refuse_line(loader, "[%s] %.80s is set twice, first on line %" PRIu32 "; remove one",
+                           loader->section, name, given->line);
+    }
+    return code < 0 ? code : given_set(loader, given, ORIGIN_FILE, path, value);
+}
+
 static int take_pair(void *context, const char *section, const char *name, const char *value) {
     struct loader *loader = context;
     bool path = false;
     (void)section; /* loader->section is the same, never cut */
     if (loader->section[0] == '\0') {
         return refuse_line(loader, "'%.40s' stands before the first [section]", name) == 0;
+    }
+    if (is_from(loader->section)) {
+        return take_elastic(loader, name, value) == 0;
     }
     struct given *given = given_at(loader, loader->section, name, &path);
     if (loader->code < 0) {
@@ -353,28 +486,12 @@ static int read_environment(struct loader *loader) {
             return error_set(loader->error, -EINVAL, "%s holds what a line of the file cannot",
                              variable);
         }
-        int code = given_set(loader, &loader->keys[i], ORIGIN_ENVIRONMENT, key->path, value);
+        struct given *given = &loader_layer(loader)->keys[i];
+        int code = given_set(loader, given, ORIGIN_ENVIRONMENT, key->path, value);
         if (code < 0) {
             return code;
         }
     }
-    return 0;
-}
-
-/* Splits "section.key" at the last point; "dataset.NAME" becomes "dataset NAME". */
-static int split_name(const char *name, char *section, size_t bytes, const char **key) {
-    const char *point = strrchr(name, '.');
-    if (point == NULL || (size_t)(point - name) >= bytes) {
-        return -EINVAL;
-    }
-    (void)snprintf(section, bytes, "%.*s", (int)(point - name), name);
-    if (strncmp(section, "dataset.", 8) == 0) {
-        section[7] = ' ';
-        if (!dataset_name_valid(section + 8)) {
-            return -EINVAL;
-        }
-    }
-    *key = point + 1;
     return 0;
 }
 
@@ -402,17 +519,19 @@ static int read_override(struct loader *loader, const struct config_override *ov
     return given_set(loader, given, ORIGIN_FLAG, path, override->value);
 }
 
-static int parse_key(struct loader *loader, size_t i) {
+/* The texts of the present layer go to `config`. */
+static int parse_key(struct loader *loader, struct config *config, size_t i) {
     const struct config_key *key = config_key_at(i);
-    struct given *given = &loader->keys[i];
+    struct given *given = loader_key(loader, i);
     if (given->text == NULL) {
         int code = given_set(loader, given, ORIGIN_DEFAULT, false, key->fallback);
         if (code < 0) {
             return code;
         }
     }
-    loader->config->origins[i] = (uint8_t)given->origin;
-    int code = key->kind->parse(key, given->text, loader->config);
+    bool here = loader_layer(loader)->keys[i].text != NULL;
+    config->origins[i] = (uint8_t)(here ? given->origin : ORIGIN_BEFORE);
+    int code = key->kind->parse(key, given->text, config);
     if (code == -EINVAL) {
         char allowed[256];
         char reason[300];
@@ -423,10 +542,9 @@ static int parse_key(struct loader *loader, size_t i) {
     return code < 0 ? error_set(loader->error, code, "config: out of memory") : 0;
 }
 
-static int parse_dataset(struct loader *loader, uint32_t i) {
-    struct dataset_given *given = &loader->datasets[i];
-    struct config *config = loader->config;
-    struct catalog_entry *entry = &config->datasets[i];
+/* A dataset of the present layer that was not in one before. */
+static int parse_dataset(struct loader *loader, const struct dataset_given *given,
+                         struct catalog_entry *entry) {
     char section[CONFIG_DATASET_NAME_BYTES + 8];
     (void)snprintf(section, sizeof section, "dataset.%s", given->name);
     if (given->path.text == NULL) {
@@ -438,42 +556,120 @@ static int parse_dataset(struct loader *loader, uint32_t i) {
         return refuse_value(loader, &given->path, section, "path",
                             "it takes the PREFIX of PREFIX.idx and PREFIX.bin");
     }
-    entry->weight = CONFIG_WEIGHT_ONE;
-    if (given->weight.text != NULL &&
-        (config_decimal_parse(given->weight.text, 6, &entry->weight) < 0 || entry->weight == 0 ||
-         entry->weight > 1000000ull * CONFIG_WEIGHT_ONE)) {
-        return refuse_value(loader, &given->weight, section, "weight",
-                            "it takes 0.000001 to 1000000, up to six digits after the point");
-    }
     entry->name = strdup(given->name);
     entry->prefix = strdup(given->path.text);
-    config->dataset_origins[2 * i] = (uint8_t)given->path.origin;
-    config->dataset_origins[2 * i + 1] = (uint8_t)given->weight.origin;
     return entry->name != NULL && entry->prefix != NULL
                ? 0
                : error_set(loader->error, -ENOMEM, "config: out of memory");
 }
 
-static int parse_datasets(struct loader *loader) {
-    struct config *config = loader->config;
-    if (loader->dataset_count == 0) {
+/* The weight that the present layer gives a dataset, or leaves. */
+static int parse_weight(struct loader *loader, const struct dataset_given *given,
+                        uint64_t *weight) {
+    char section[CONFIG_DATASET_NAME_BYTES + 8];
+    (void)snprintf(section, sizeof section, "dataset.%s", given->name);
+    if (given->weight.text == NULL) {
+        *weight = *weight == 0 ? CONFIG_WEIGHT_ONE : *weight;
+    } else if (config_decimal_parse(given->weight.text, 6, weight) < 0 || *weight == 0 ||
+               *weight > 1000000ull * CONFIG_WEIGHT_ONE) {
+        return refuse_value(loader, &given->weight, section, "weight",
+                            "it takes 0.000001 to 1000000, up to six digits after the point");
+    }
+    return 0;
+}
+
+/* The present layer's: new datasets to the catalog, weights to the row, origins to `config`. */
+static int parse_datasets(struct loader *loader, struct config *config, uint64_t *weights) {
+    struct config *first = loader->config;
+    const struct layer *layer = loader_layer(loader);
+    if (first->dataset_job_count == 0) {
         return error_set(loader->error, -EINVAL,
                          "%.200s: no dataset; add a [dataset NAME] section with path = PREFIX",
                          loader->path == NULL ? "config" : loader->path);
     }
-    config->datasets = calloc(loader->dataset_count, sizeof config->datasets[0]);
-    config->dataset_origins = calloc(loader->dataset_count, 2);
-    if (config->datasets == NULL || config->dataset_origins == NULL) {
+    config->dataset_origins = calloc(first->dataset_count, 2);
+    if (config->dataset_origins == NULL) {
         return error_set(loader->error, -ENOMEM, "config: out of memory");
     }
-    config->dataset_count = loader->dataset_count;
-    for (uint32_t i = 0; i < loader->dataset_count; i++) {
-        int code = parse_dataset(loader, i);
+    for (uint32_t i = 0; i < layer->dataset_count; i++) {
+        const struct dataset_given *given = &layer->datasets[i];
+        struct catalog_entry *entry = &first->datasets[i];
+        int code = entry->name == NULL ? parse_dataset(loader, given, entry) : 0;
+        if (code == 0) {
+            code = parse_weight(loader, given, &weights[i]);
+        }
+        if (code < 0) {
+            return code;
+        }
+        entry->weight = entry->weight == 0 ? weights[i] : entry->weight;
+        bool known = config != first && given->path.text == NULL;
+        bool weighed = config == first || given->weight.text != NULL;
+        config->dataset_origins[2 * i] = (uint8_t)(known ? ORIGIN_BEFORE : given->path.origin);
+        config->dataset_origins[2 * i + 1] = (uint8_t)(weighed ? given->weight.origin
+                                                               : ORIGIN_BEFORE);
+    }
+    return 0;
+}
+
+/* Brings the datasets of the layer before in front of those that the present one is the first to
+ * have. */
+static int layer_merge(struct loader *loader) {
+    struct layer *layer = loader_layer(loader);
+    const struct layer *before = layer - 1;
+    struct layer merged = {.dataset_count = before->dataset_count};
+    uint32_t most = before->dataset_count + layer->dataset_count;
+    merged.datasets = calloc(most + 1, sizeof merged.datasets[0]);
+    if (merged.datasets == NULL) {
+        return error_set(loader->error, -ENOMEM, "config: out of memory");
+    }
+    for (uint32_t i = 0; i < before->dataset_count; i++) {
+        memcpy(merged.datasets[i].name, before->datasets[i].name, sizeof merged.datasets[i].name);
+    }
+    const struct dataset_given *moved = NULL;
+    for (uint32_t i = 0; i < layer->dataset_count; i++) {
+        struct dataset_given *known = dataset_find(&merged, layer->datasets[i].name);
+        moved = moved == NULL && known != NULL && layer->datasets[i].path.text != NULL ? known
+                                                                                       : moved;
+        known = known == NULL ? &merged.datasets[merged.dataset_count++] : known;
+        *known = layer->datasets[i];
+    }
+    free(layer->datasets);
+    layer->datasets = merged.datasets;
+    layer->dataset_count = merged.dataset_count;
+    if (moved != NULL) {
+        char section[CONFIG_DATASET_NAME_BYTES + 8];
+        (void)snprintf(section, sizeof section, "dataset.%s", moved->name);
+        return refuse_value(loader, &moved->path, section, "path",
+                            "a dataset keeps its files as long as the job lasts; append another "
+                            "under a new name");
+    }
+    return layer->dataset_count <= CATALOG_DATASETS_MAX
+               ? 0
+               : error_set(loader->error, -EINVAL, "[from %" PRIu64 "]: more than %u datasets",
+                           layer->step, CATALOG_DATASETS_MAX);
+}
+
+/* Memory for all layers. */
+static int prepare(struct loader *loader) {
+    struct config *config = loader->config;
+    uint32_t layers = loader->layer_count;
+    for (loader->layer = 1; loader->layer < layers; loader->layer++) {
+        int code = layer_merge(loader);
         if (code < 0) {
             return code;
         }
     }
-    return 0;
+    config->dataset_job_count = loader->layers[0].dataset_count;
+    config->dataset_count = loader->layers[layers - 1].dataset_count;
+    uint32_t entries = config->dataset_count > 0 ? config->dataset_count : 1;
+    config->datasets = calloc(entries, sizeof config->datasets[0]);
+    config->source.weights = calloc((size_t)layers * entries, sizeof(uint64_t));
+    config->sections = calloc(layers, sizeof config->sections[0]);
+    config->later = calloc(layers, sizeof(struct config *));
+    return config->datasets != NULL && config->source.weights != NULL && config->sections != NULL &&
+                   config->later != NULL
+               ? 0
+               : error_set(loader->error, -ENOMEM, "config: out of memory");
 }
 
 /* The key that a relation's refusal names first, so that its line can be told. */
@@ -497,16 +693,19 @@ static size_t key_named_in(const char *text) {
     return found;
 }
 
-static int resolve_plan(struct loader *loader) {
-    struct config *config = loader->config;
+static int resolve_plan(struct loader *loader, struct config *config) {
     struct error error = {0};
-    int code = plan_options_resolve(&config->plan, &error);
+    const struct plan_section *sections = loader->config->sections;
+    int code = loader->layer == 0
+                   ? plan_options_resolve(&config->plan, &error)
+                   : plan_options_follow(&config->plan, &sections[loader->layer - 1].options,
+                                         &error);
     if (code < 0) {
         char where[WHERE_BYTES];
         struct given file = {.origin = ORIGIN_DEFAULT};
         size_t i = key_named_in(error.text);
         bool named = i < config_key_count();
-        where_print(loader, named ? &loader->keys[i] : &file,
+        where_print(loader, named ? loader_key(loader, i) : &file,
                     named ? config_key_at(i)->section : "", named ? config_key_at(i)->name : "",
                     where);
         return error_set(loader->error, code, "%s: %s", where, error.text);
@@ -515,8 +714,7 @@ static int resolve_plan(struct loader *loader) {
     return 0;
 }
 
-static int resolve_slots(struct loader *loader) {
-    struct config *config = loader->config;
+static int resolve_slots(struct loader *loader, struct config *config) {
     size_t key = config_key_find("slab", "slots");
     uint64_t replicas = config->replicas_local_count;
     uint64_t credits = config->credits_max + 2u;
@@ -528,59 +726,144 @@ static int resolve_slots(struct loader *loader) {
                        "%" PRIu64 " local replicas need at least %" PRIu64
                        ", limits.credits + 2 each, or a rank could wait for ever",
                        replicas, replicas * credits);
-        return refuse_value(loader, &loader->keys[key], "slab", "slots", reason);
+        return refuse_value(loader, loader_key(loader, key), "slab", "slots", reason);
     }
     if (slots > config_key_at(key)->max) {
         (void)snprintf(reason, sizeof reason,
                        "it comes to %" PRIu64 ", at most %" PRIu64
                        " are possible; lower daemon.ahead_steps or set slab.slots",
                        slots, config_key_at(key)->max);
-        return refuse_value(loader, &loader->keys[key], "slab", "slots", reason);
+        return refuse_value(loader, loader_key(loader, key), "slab", "slots", reason);
     }
     config->slots = (uint32_t)slots;
     config->reader.jobs_max = config->slots;
     return 0;
 }
 
+/* Reads and checks the present layer into its config. */
+static int parse_layer(struct loader *loader, struct config *config, uint64_t *weights) {
+    int code = 0;
+    for (size_t i = 0; code == 0 && i < config_key_count(); i++) {
+        code = parse_key(loader, config, i);
+    }
+    if (code == 0) {
+        code = parse_datasets(loader, config, weights);
+    }
+    if (code == 0) {
+        code = resolve_plan(loader, config);
+    }
+    return code == 0 ? resolve_slots(loader, config) : code;
+}
+
+/* A config that begins as a copy of the first, without what that owns. */
+static struct config *later_create(const struct config *first) {
+    struct config *later = malloc(sizeof *later);
+    if (later != NULL) {
+        *later = *first;
+        later->replicas_local = NULL;
+        later->dataset_origins = NULL;
+        later->sections = NULL;
+        later->section_count = 0;
+        later->later = NULL;
+    }
+    return later;
+}
+
+/* What follows from a section's settings is its own too. */
+static void mark_derived(const struct config *before, struct config *later) {
+    char was[CONFIG_VALUE_BYTES], is[CONFIG_VALUE_BYTES];
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *key = config_key_at(i);
+        if (key->elastic && later->origins[i] == ORIGIN_BEFORE) {
+            key->kind->print(key, before, was);
+            key->kind->print(key, later, is);
+            later->origins[i] = strcmp(was, is) == 0 ? ORIGIN_BEFORE : ORIGIN_DEFAULT;
+        }
+    }
+}
+
+static int parse_later(struct loader *loader, uint64_t *weights) {
+    struct config *first = loader->config;
+    struct config *later = later_create(first);
+    if (later == NULL) {
+        return error_set(loader->error, -ENOMEM, "config: out of memory");
+    }
+    first->later[loader->layer - 1] = later;
+    int code = parse_layer(loader, later, weights);
+    if (code == 0) {
+        mark_derived(config_of_section(first, loader->layer - 1), later);
+    }
+    return code < 0 ? error_prefix(loader->error, "[from %" PRIu64 "]", loader_layer(loader)->step)
+                    : 0;
+}
+
+/* Layer by layer; new weights are a new blend. */
+static int parse(struct loader *loader) {
+    struct config *first = loader->config;
+    uint64_t *weights = (uint64_t *)first->source.weights;
+    size_t row_bytes = first->dataset_count * sizeof *weights;
+    uint32_t blend = 0;
+    for (uint32_t i = 0; i < loader->layer_count; i++) {
+        uint64_t *row = weights + (size_t)(i > 0 ? blend + 1 : 0) * first->dataset_count;
+        loader->layer = i;
+        if (i > 0) {
+            memcpy(row, row - first->dataset_count, row_bytes);
+        }
+        int code = i == 0 ? parse_layer(loader, first, row) : parse_later(loader, row);
+        if (code < 0) {
+            return code;
+        }
+        blend += i > 0 && memcmp(row, row - first->dataset_count, row_bytes) != 0;
+        first->sections[i] = (struct plan_section){
+            .step = loader->layers[i].step,
+            .blend = blend,
+            .options = i == 0 ? first->plan : first->later[i - 1]->plan,
+        };
+        first->section_count = i + 1;
+    }
+    first->source.blends = blend + 1;
+    return 0;
+}
+
 static int load(struct loader *loader, const struct config_override *overrides, size_t count) {
     int code = read_file(loader);
+    loader->layer = 0;
     if (code == 0) {
         code = read_environment(loader);
     }
     for (size_t i = 0; code == 0 && i < count; i++) {
         code = read_override(loader, &overrides[i]);
     }
-    for (size_t i = 0; code == 0 && i < config_key_count(); i++) {
-        code = parse_key(loader, i);
-    }
     if (code == 0) {
-        code = parse_datasets(loader);
+        code = prepare(loader);
     }
-    if (code == 0) {
-        code = resolve_plan(loader);
-    }
-    return code == 0 ? resolve_slots(loader) : code;
+    return code == 0 ? parse(loader) : code;
 }
 
 static void loader_deinit(struct loader *loader) {
-    for (size_t i = 0; i < config_key_count(); i++) {
-        free(loader->keys[i].text);
+    for (uint32_t i = 0; i < loader->layer_count; i++) {
+        struct layer *layer = &loader->layers[i];
+        for (size_t key = 0; key < config_key_count(); key++) {
+            free(layer->keys[key].text);
+        }
+        for (uint32_t j = 0; j < layer->dataset_count; j++) {
+            free(layer->datasets[j].path.text);
+            free(layer->datasets[j].weight.text);
+        }
+        free(layer->datasets);
     }
-    for (uint32_t i = 0; i < loader->dataset_count; i++) {
-        free(loader->datasets[i].path.text);
-        free(loader->datasets[i].weight.text);
-    }
-    free(loader->datasets);
+    free(loader->layers);
 }
 
 int config_load(const char *path, const struct config_override *overrides, size_t override_count,
                 struct config **out, struct error *error) {
     struct loader loader = {.path = path, .error = error};
     loader.config = calloc(1, sizeof *loader.config);
-    if (loader.config == NULL) {
-        return error_set(error, -ENOMEM, "config: out of memory");
-    }
-    int code = load(&loader, overrides, override_count);
+    loader.layers = calloc(1, sizeof *loader.layers);
+    loader.layer_count = loader.layers != NULL;
+    int code = loader.config != NULL && loader.layers != NULL
+                   ? load(&loader, overrides, override_count)
+                   : error_set(error, -ENOMEM, "config: out of memory");
     loader_deinit(&loader);
     if (code < 0) {
         config_destroy(loader.config);
@@ -590,15 +873,27 @@ int config_load(const char *path, const struct config_override *overrides, size_
     return 0;
 }
 
+static void later_destroy(struct config *later) {
+    free(later->dataset_origins);
+    free(later->replicas_local);
+    free(later);
+}
+
 void config_destroy(struct config *config) {
     if (config == NULL) {
         return;
     }
-    for (uint32_t i = 0; i < config->dataset_count; i++) {
+    for (uint32_t i = 0; config->datasets != NULL && i < config->dataset_count; i++) {
         free((char *)config->datasets[i].name);
         free((char *)config->datasets[i].prefix);
     }
+    for (uint32_t i = 0; config->later != NULL && config->later[i] != NULL; i++) {
+        later_destroy(config->later[i]);
+    }
     free(config->datasets);
+    free((uint64_t *)config->source.weights);
+    free(config->sections);
+    free(config->later);
     free(config->dataset_origins);
     free(config->replicas_local);
     free(config);

@@ -8,7 +8,12 @@
  * deploy/ballast.conf.example is printed from the same table (`ballastd --print-config`), so it
  * cannot drift. Shows neither uv nor sqlite3.
  *
- * Paths in the file are relative to the file's folder, other paths to the working directory. */
+ * Paths in the file are relative to the file's folder, other paths to the working directory.
+ *
+ * Elastic keys may change while the job lasts, in sections [from STEP] that stand behind the
+ * others, steps ascending, with lines "section.key = value"; so may weights, and a dataset that is
+ * new in such a section is appended to the corpus. Each goes on from the one before, and every
+ * relation is checked for each. A flag or a variable sets what holds from step 0 on. */
 #ifndef BALLAST_DAEMON_CONFIG_H
 #define BALLAST_DAEMON_CONFIG_H
 
@@ -25,13 +30,17 @@
 #define CONFIG_UIDS_MAX           64u
 #define CONFIG_REPLICAS_MAX       4096u
 #define CONFIG_KEYS_MAX           96u
-#define CONFIG_WEIGHT_ONE         1000000u /* a weight of 1 in catalog_entry.weight */
+#define CONFIG_STEP_MAX           (UINT64_C(1) << 40) /* of a [from STEP] section */
+#define CONFIG_WEIGHT_ONE         1000000u            /* a weight of 1 in catalog_entry.weight */
 
 struct config {
     /* [corpus] and [dataset NAME] */
-    struct catalog_entry *datasets;      /* in file order; name and prefix owned by the config */
-    uint32_t dataset_count;              /* > 0 */
-    struct corpus_source_options source; /* part_limit filled from plan; [job] seed in order.seed */
+    struct catalog_entry *datasets; /* in file order, then those that are appended; name and prefix
+                                       owned by the config */
+    uint32_t dataset_count;         /* > 0 */
+    uint32_t dataset_job_count;     /* > 0: of these from step 0 on, the job's identity */
+    struct corpus_source_options source; /* part_limit filled from plan; [job] seed in order.seed;
+                                            weights of all sections */
     /* [plan] [parallel] [bands] [queues] [sharding] [model] */
     struct plan_options plan; /* resolved */
     /* [node] */
@@ -61,6 +70,12 @@ struct config {
     /* enum config_origin of each key of the table, and of (path, weight) of each dataset. */
     uint8_t origins[CONFIG_KEYS_MAX];
     uint8_t *dataset_origins;
+    /* The plan by steps; sections[0] is `plan`. */
+    struct plan_section *sections;
+    uint32_t section_count; /* > 0 */
+    /* The config as a whole from sections[1], ... on, NULL behind the last; each with the origins
+     * of what its section changes. Corpus, sections and later ones are the first's. */
+    struct config **later;
 };
 
 struct config_override {
@@ -76,26 +91,35 @@ int config_load(const char *path, const struct config_override *overrides, size_
                 struct config **out, struct error *error);
 void config_destroy(struct config *config);
 
+/* The config as it stands for a step, or in a section. */
+const struct config *config_at(const struct config *config, uint64_t step);
+const struct config *config_of_section(const struct config *config, uint32_t section);
+
 /* One effective setting, in table order, datasets last: "section.key" ("dataset.NAME.path"), the
  * value as it would be written in the file with everything derived filled in, and "default",
- * "file", "environment" or "flag". Written back as a file, these settings load as the same config.
- */
+ * "file", "environment" or "flag"; then likewise what each section sets ("file") and what follows
+ * from that ("default"). Written back as a file, these settings load as the same config. */
 struct config_setting {
     char name[CONFIG_DATASET_NAME_BYTES + 24];
     char value[CONFIG_VALUE_BYTES];
+    uint64_t from;      /* first step for which it holds, in the section [from STEP]; 0: the base */
     const char *origin; /* static */
     bool plan;          /* part of the stream's identity */
 };
 size_t config_setting_count(const struct config *config);
 void config_setting(const struct config *config, size_t i, struct config_setting *out);
 
-/* The canonical text of the stream's identity, one "name = value" a line: the algorithm version,
- * all plan settings by table, the datasets' weights in order. The store keeps it, and a difference
- * at restart is refused by name. Caller frees. NULL when out of memory. */
-char *config_plan_text(const struct config *config);
+/* The canonical text of the stream's identity and history, one "name = value" a line: the algorithm
+ * version, all plan settings by table, the datasets' weights in order; then for every section that
+ * changes the plan a line "[from STEP]" and the settings whose values are new, derived ones too,
+ * with the fingerprints of the datasets that are appended (`catalog`, of this config; NULL: without
+ * them). The store keeps it; see history.h. Caller frees. NULL with the reason in `error`. */
+char *config_plan_text(const struct config *config, const struct catalog *catalog,
+                       struct error *error);
 
-/* Job digest: what may never change: fingerprint of the datasets, seed, order, window, part limit,
- * overlong rule, algorithm version. XXH3-128, big endian, over u64 little-endian fields. */
+/* Job digest: what may never change: fingerprint of the first dataset_job_count datasets, seed,
+ * order, window, part limit, overlong rule, algorithm version. XXH3-128, big endian, over u64
+ * little-endian fields. */
 void config_job_digest(const struct config *config, const uint8_t corpus_fingerprint[16],
                        uint8_t out[16]);
 

@@ -14,6 +14,7 @@ enum config_origin {
     ORIGIN_FILE = 1,
     ORIGIN_ENVIRONMENT = 2,
     ORIGIN_FLAG = 3,
+    ORIGIN_BEFORE = 4, /* in a [from STEP] section: as in the one before */
 };
 
 struct config_key;
@@ -40,6 +41,7 @@ struct config_key {
     size_t offset;     /* of the field in struct config */
     size_t bytes;      /* of the field */
     bool plan;         /* part of the stream's identity */
+    bool elastic;      /* may change while the job lasts, in [from STEP] sections */
     bool path;         /* relative to the config file's folder when it comes from there */
 };
 

@@ -1,8 +1,10 @@
 /* config_text: what a loaded config says of itself: settings, identity, the example. */
 #include "daemon/config.h"
 #include "daemon/config_keys.h"
+#include "planner/schedule.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,60 +12,184 @@
 #include <xxhash.h>
 
 static const char *origin_name(uint8_t origin) {
-    static const char *const names[] = {"default", "file", "environment", "flag"};
+    static const char *const names[] = {"default", "file", "environment", "flag", "default"};
     assert(origin < sizeof names / sizeof names[0]);
     return names[origin];
 }
 
-size_t config_setting_count(const struct config *config) {
+const struct config *config_of_section(const struct config *config, uint32_t section) {
+    assert(section < config->section_count);
+    return section == 0 ? config : config->later[section - 1];
+}
+
+const struct config *config_at(const struct config *config, uint64_t step) {
+    return config_of_section(config,
+                             plan_section_at(config->sections, config->section_count, step));
+}
+
+/* 0: the dataset is appended later. */
+static uint64_t section_weight(const struct config *config, uint32_t section, uint32_t dataset) {
+    size_t row = config->sections[section].blend;
+    return config->source.weights[row * config->dataset_count + dataset];
+}
+
+/* The settings of a section: keys, then path and weight of each dataset. */
+static size_t section_settings_max(const struct config *config) {
     return config_key_count() + 2 * (size_t)config->dataset_count;
 }
 
-static void dataset_setting(const struct config *config, size_t i, struct config_setting *out) {
+static bool section_sets(const struct config *config, uint32_t section, size_t i) {
+    size_t keys = config_key_count();
+    const struct config *of = config_of_section(config, section);
+    if (section == 0) {
+        return i < keys + 2 * (size_t)config->dataset_job_count;
+    }
+    return (i < keys ? of->origins[i] : of->dataset_origins[i - keys]) != ORIGIN_BEFORE;
+}
+
+static void dataset_setting(const struct config *config, uint32_t section, size_t i,
+                            struct config_setting *out) {
     const struct catalog_entry *entry = &config->datasets[i / 2];
     bool weight = i % 2 == 1;
     (void)snprintf(out->name, sizeof out->name, "dataset.%s.%s", entry->name,
                    weight ? "weight" : "path");
     if (weight) {
-        config_decimal_print(entry->weight, 6, out->value, sizeof out->value);
+        config_decimal_print(section_weight(config, section, (uint32_t)(i / 2)), 6, out->value,
+                             sizeof out->value);
     } else {
         (void)snprintf(out->value, sizeof out->value, "%s", entry->prefix);
     }
-    out->origin = origin_name(config->dataset_origins[i]);
+    out->origin = origin_name(config_of_section(config, section)->dataset_origins[i]);
     out->plan = weight;
 }
 
-void config_setting(const struct config *config, size_t i, struct config_setting *out) {
-    assert(i < config_setting_count(config));
+static void section_setting(const struct config *config, uint32_t section, size_t i,
+                            struct config_setting *out) {
+    const struct config *of = config_of_section(config, section);
+    out->from = config->sections[section].step;
     if (i >= config_key_count()) {
-        dataset_setting(config, i - config_key_count(), out);
+        dataset_setting(config, section, i - config_key_count(), out);
         return;
     }
     const struct config_key *key = config_key_at(i);
     (void)snprintf(out->name, sizeof out->name, "%s.%s", key->section, key->name);
-    key->kind->print(key, config, out->value);
-    out->origin = origin_name(config->origins[i]);
+    key->kind->print(key, of, out->value);
+    out->origin = origin_name(of->origins[i]);
     out->plan = key->plan;
 }
 
-char *config_plan_text(const struct config *config) {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *stream = open_memstream(&text, &bytes);
-    if (stream == NULL) {
-        return NULL;
-    }
-    fprintf(stream, "algorithm = %u\n", PLAN_ALGORITHM_VERSION);
-    for (size_t i = 0; i < config_setting_count(config); i++) {
-        struct config_setting setting;
-        config_setting(config, i, &setting);
-        if (setting.plan) {
-            fprintf(stream, "%s = %s\n", setting.name, setting.value);
+size_t config_setting_count(const struct config *config) {
+    size_t count = 0;
+    for (uint32_t section = 0; section < config->section_count; section++) {
+        for (size_t i = 0; i < section_settings_max(config); i++) {
+            count += section_sets(config, section, i);
         }
     }
-    bool failed = ferror(stream) != 0;
-    failed = fclose(stream) != 0 || failed;
-    if (failed) {
+    return count;
+}
+
+void config_setting(const struct config *config, size_t i, struct config_setting *out) {
+    for (uint32_t section = 0; section < config->section_count; section++) {
+        for (size_t j = 0; j < section_settings_max(config); j++) {
+            if (section_sets(config, section, j) && i-- == 0) {
+                section_setting(config, section, j, out);
+                return;
+            }
+        }
+    }
+    assert(false);
+}
+
+static void text_base(FILE *stream, const struct config *config) {
+    fprintf(stream, "algorithm = %u\n", PLAN_ALGORITHM_VERSION);
+    for (size_t i = 0; i < section_settings_max(config); i++) {
+        struct config_setting setting;
+        if (section_sets(config, 0, i)) {
+            section_setting(config, 0, i, &setting);
+            if (setting.plan) {
+                fprintf(stream, "%s = %s\n", setting.name, setting.value);
+            }
+        }
+    }
+}
+
+/* Opens the section's part of the text with its first line. */
+static void text_line(FILE *stream, uint64_t step, bool *open, const char *name,
+                      const char *value) {
+    if (!*open) {
+        fprintf(stream, "[from %" PRIu64 "]\n", step);
+        *open = true;
+    }
+    fprintf(stream, "%s = %s\n", name, value);
+}
+
+static int text_appended(FILE *stream, const struct catalog *catalog, uint32_t dataset,
+                         uint64_t step, bool *open, struct error *error) {
+    uint8_t fingerprint[16];
+    char name[CONFIG_DATASET_NAME_BYTES + 24];
+    char value[33];
+    if (catalog == NULL) {
+        return 0;
+    }
+    const struct dataset *appended = catalog_dataset(catalog, dataset);
+    int code = dataset_fingerprint(appended, fingerprint, error);
+    if (code < 0) {
+        return code;
+    }
+    (void)snprintf(name, sizeof name, "dataset.%s.fingerprint", dataset_name(appended));
+    for (size_t i = 0; i < sizeof fingerprint; i++) {
+        (void)snprintf(value + 2 * i, 3, "%02x", fingerprint[i]);
+    }
+    text_line(stream, step, open, name, value);
+    return 0;
+}
+
+/* What a section changes. */
+static int text_section(FILE *stream, const struct config *config, uint32_t section,
+                        const struct catalog *catalog, struct error *error) {
+    uint64_t step = config->sections[section].step;
+    struct config_setting before, after;
+    bool open = false;
+    int code = 0;
+    for (size_t i = 0; i < config_key_count(); i++) {
+        section_setting(config, section - 1, i, &before);
+        section_setting(config, section, i, &after);
+        if (after.plan && strcmp(before.value, after.value) != 0) {
+            text_line(stream, step, &open, after.name, after.value);
+        }
+    }
+    for (uint32_t i = 0; code == 0 && i < config->dataset_count; i++) {
+        uint64_t weight = section_weight(config, section, i);
+        uint64_t weight_before = section_weight(config, section - 1, i);
+        if (weight != weight_before) {
+            section_setting(config, section, config_key_count() + 2 * (size_t)i + 1, &after);
+            text_line(stream, step, &open, after.name, after.value);
+        }
+        if (weight != 0 && weight_before == 0) {
+            code = text_appended(stream, catalog, i, step, &open, error);
+        }
+    }
+    return code;
+}
+
+char *config_plan_text(const struct config *config, const struct catalog *catalog,
+                       struct error *error) {
+    char *text = NULL;
+    size_t bytes = 0;
+    int code = 0;
+    FILE *stream = open_memstream(&text, &bytes);
+    if (stream != NULL) {
+        text_base(stream, config);
+        for (uint32_t i = 1; code == 0 && i < config->section_count; i++) {
+            code = text_section(stream, config, i, catalog, error);
+        }
+    }
+    bool failed = stream == NULL || ferror(stream) != 0;
+    failed = (stream != NULL && fclose(stream) != 0) || failed;
+    if (failed && code == 0) {
+        code = error_set(error, -ENOMEM, "config: out of memory");
+    }
+    if (code < 0) {
         free(text);
         return NULL;
     }
@@ -109,7 +235,8 @@ static void example_key(const struct config_key *key, void (*line)(const char *,
     char buffer[300];
     comment_lines(key->reason, line, context);
     key->kind->allowed(key, allowed, sizeof allowed);
-    (void)snprintf(buffer, sizeof buffer, "# Takes %s.", allowed);
+    (void)snprintf(buffer, sizeof buffer, "# Takes %s.%s", allowed,
+                   key->elastic ? " Elastic." : "");
     line(buffer, context);
     (void)snprintf(buffer, sizeof buffer, "%s =%s%s", key->name,
                    key->fallback[0] == '\0' ? "" : " ", key->fallback);
@@ -146,6 +273,18 @@ void config_print_example(void (*line)(const char *text, void *context), void *c
         }
         example_key(key, line, context);
     }
+    line("", context);
+    comment_lines(
+        "Keys that are elastic, and the weights of datasets, may change while the job lasts.\n"
+        "Each section says from which step on, behind all that is committed, and goes on from\n"
+        "the one before it; a dataset that is new is appended to the corpus. The sections stay\n"
+        "here: they are the job's history, the same on all nodes.\n"
+        "[from 20000]\n"
+        "parallel.dp = 4\n"
+        "plan.micro_batches = 24\n"
+        "dataset.books.weight = 1.5\n"
+        "dataset.code.path = /data/code",
+        line, context);
 }
 
 uint64_t config_slot_bytes(const struct plan_options *plan, uint32_t token_bytes) {

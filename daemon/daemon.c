@@ -185,26 +185,50 @@ static void daemon_reload(uv_signal_t *handle, int number) {
 
 /* Start: each step leaves what daemon_close can undo, whatever came after it. */
 
+/* Ranks are served with one mesh and one number of micro-batches. */
+static int daemon_check_sections(const struct config *config, struct error *error) {
+    const struct plan_options *first = &config->plan;
+    for (uint32_t i = 1; i < config->section_count; i++) {
+        const struct plan_options *plan = &config->sections[i].options;
+        if (plan->dp != first->dp || plan->pp != first->pp || plan->cp != first->cp ||
+            plan->tp != first->tp || plan->micro_batches != first->micro_batches ||
+            plan->tokens_max > first->tokens_max) {
+            return error_set(error, -EINVAL,
+                             "[from %" PRIu64
+                             "]: another mesh, other micro_batches and a larger tokens_max can be "
+                             "planned and not yet served; leave them as they were",
+                             config->sections[i].step);
+        }
+    }
+    return 0;
+}
+
 static int daemon_open_corpus(struct daemon *daemon, struct error *error) {
     const struct config *config = daemon->config;
-    int code = catalog_open(config->datasets, config->dataset_count, &daemon->catalog, error);
+    int code = daemon_check_sections(config, error);
+    if (code < 0) {
+        return code;
+    }
+    code = catalog_open(config->datasets, config->dataset_count, &daemon->catalog, error);
     if (code == 0) {
-        code = catalog_fingerprint(daemon->catalog, daemon->fingerprint, error);
+        code = catalog_fingerprint(daemon->catalog, config->dataset_job_count, daemon->fingerprint,
+                                   error);
     }
     if (code == 0) {
         code = corpus_source_init(&daemon->source, daemon->catalog, &config->source, error);
     }
     if (code == 0) {
-        daemon->planner = planner_create(&config->plan, &daemon->source.source, error);
-        code = daemon->planner == NULL ? error->code : 0;
+        daemon->schedule = schedule_create(config->sections, config->section_count,
+                                           &daemon->source.source, error);
+        code = daemon->schedule == NULL ? error->code : 0;
     }
     return code;
 }
 
-static int daemon_job_datasets(const struct catalog *catalog, struct store_dataset *out,
-                               struct error *error) {
+static int daemon_job_datasets(const struct catalog *catalog, uint32_t count,
+                               struct store_dataset *out, struct error *error) {
     int code = 0;
-    for (uint32_t i = 0; code == 0 && i < catalog_count(catalog); i++) {
+    for (uint32_t i = 0; code == 0 && i < count; i++) {
         const struct dataset *dataset = catalog_dataset(catalog, i);
         out[i] = (struct store_dataset){.name = dataset_name(dataset),
                                         .dtype = dataset_dtype(dataset),
@@ -216,17 +240,46 @@ static int daemon_job_datasets(const struct catalog *catalog, struct store_datas
     return code;
 }
 
+/* Sections were added or changed from a step on that is not committed: what was planned from there
+ * on is planned anew, and a generation begins if there was any. */
+static int daemon_fork(struct daemon *daemon, const char *plan_text, struct error *error) {
+    struct store_summary summary;
+    uint64_t fork = store_fork(daemon->store);
+    if (fork == UINT64_MAX) {
+        return 0;
+    }
+    int code = store_summary(daemon->store, &summary, error);
+    if (code == 0) {
+        code = store_begin(daemon->store, error);
+    }
+    if (code == 0) {
+        code = store_put_history(daemon->store, plan_text, error);
+    }
+    if (code == 0 && summary.steps_end > fork) {
+        code = store_put_generation(daemon->store, summary.generation + 1, error);
+    }
+    if (code == 0) {
+        code = store_commit(daemon->store, error);
+    }
+    if (code == 0) {
+        log_line(LOG_NOTICE, "config",
+                 "the job goes on by other sections step=%" PRIu64 " planned_anew=%" PRIu64, fork,
+                 summary.steps_end > fork ? summary.steps_end - fork : 0);
+    }
+    return code;
+}
+
 static int daemon_open_store(struct daemon *daemon, struct error *error) {
-    char *plan_text = config_plan_text(daemon->config);
-    uint32_t count = catalog_count(daemon->catalog);
+    char *plan_text = config_plan_text(daemon->config, daemon->catalog, error);
+    uint32_t count = daemon->config->dataset_job_count;
     struct store_dataset *datasets = calloc(count, sizeof *datasets);
     struct store_job job = {.plan_text = plan_text,
                             .version = DAEMON_VERSION_TEXT,
                             .datasets = datasets,
                             .dataset_count = count};
-    int code = plan_text == NULL || datasets == NULL
-                   ? error_set(error, -ENOMEM, "out of memory")
-                   : daemon_job_datasets(daemon->catalog, datasets, error);
+    int code = plan_text == NULL  ? error->code
+               : datasets == NULL ? error_set(error, -ENOMEM, "out of memory")
+                                  : daemon_job_datasets(daemon->catalog, count, datasets, error);
     if (code < 0) {
         free(datasets);
         free(plan_text);
@@ -237,13 +290,16 @@ static int daemon_open_store(struct daemon *daemon, struct error *error) {
     log_line(LOG_INFO, "store", "opening directory=%s sqlite=%s", daemon->config->state_dir,
              store_library_version());
     code = store_open(daemon->config->state_dir, &job, &daemon->store, error);
+    if (code == 0) {
+        code = daemon_fork(daemon, plan_text, error);
+    }
     free(datasets);
     free(plan_text);
     if (code == 0) {
         code = FAILPOINT_ERROR(store_opened, error);
     }
     return code < 0 ? code
-                    : recover(daemon->store, daemon->planner, &daemon->source, &daemon->recovered,
+                    : recover(daemon->store, daemon->schedule, &daemon->source, &daemon->recovered,
                               error);
 }
 
@@ -314,7 +370,7 @@ static int daemon_open_world(struct daemon *daemon, struct error *error) {
 
 static int daemon_start_threads(struct daemon *daemon, struct error *error) {
     const struct recovered *recovered = &daemon->recovered;
-    struct plan_state *scratch = planner_state_create(daemon->planner);
+    struct plan_state *scratch = schedule_state_create(daemon->schedule);
     if (scratch == NULL) {
         return error_set(error, -ENOMEM, "out of memory");
     }
@@ -325,8 +381,8 @@ static int daemon_start_threads(struct daemon *daemon, struct error *error) {
     }
     struct plan_state *state = daemon->recovered.state;
     daemon->recovered.state = NULL;
-    return ahead_start(daemon->planner, &daemon->source, state, daemon_wake, daemon, &daemon->ahead,
-                       error);
+    return ahead_start(daemon->schedule, &daemon->source, state, daemon_wake, daemon,
+                       &daemon->ahead, error);
 }
 
 static int daemon_open_server(struct daemon *daemon, struct error *error) {
@@ -437,7 +493,7 @@ static int daemon_close(struct daemon *daemon, struct error *error) {
     roster_deinit(&daemon->roster);
     measured_deinit(&daemon->measured);
     admin_deinit(&daemon->admin);
-    planner_destroy(daemon->planner);
+    schedule_destroy(daemon->schedule);
     catalog_close(daemon->catalog);
     recovered_deinit(&daemon->recovered);
     arena_deinit(&daemon->arena);

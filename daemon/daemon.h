@@ -58,7 +58,7 @@ struct daemon {
     char data_path[CONFIG_PATH_BYTES + 8];
 
     /* The planner thread's while `ahead` runs. */
-    struct planner *planner;
+    struct schedule *schedule;
     /* The store thread's while `memo` runs. */
     struct store *store;
 

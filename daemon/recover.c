@@ -60,7 +60,7 @@ static int recover_state(struct store *store, struct replay *replay, struct reco
     return replay_seek(replay, &row, out->committed_step, error);
 }
 
-int recover(struct store *store, struct planner *planner, const struct corpus_source *source,
+int recover(struct store *store, struct schedule *schedule, const struct corpus_source *source,
             struct recovered *out, struct error *error) {
     struct store_summary summary;
     struct replay replay = {0};
@@ -72,7 +72,7 @@ int recover(struct store *store, struct planner *planner, const struct corpus_so
     out->committed_step = summary.committed_step;
     out->steps_end = summary.steps_end;
     out->generation = summary.generation;
-    code = replay_open(&replay, planner, source, error);
+    code = replay_open(&replay, schedule, source, error);
     if (code == 0) {
         code = recover_state(store, &replay, out, error);
     }

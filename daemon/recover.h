@@ -16,7 +16,7 @@ struct recovered {
 
 /* Finds the newest row at or before committed_step, decodes and checks its state, and plans forward
  * from it, comparing digests. A fresh store gives step 0. -EBADMSG naming the step. */
-int recover(struct store *store, struct planner *planner, const struct corpus_source *source,
+int recover(struct store *store, struct schedule *schedule, const struct corpus_source *source,
             struct recovered *out, struct error *error);
 
 /* Frees what is left of it; fine for a zeroed one. */

@@ -29,12 +29,13 @@ static int reload_compare(const struct config *running, const struct config *fre
                           struct error *error) {
     struct config_setting before, after;
     if (config_setting_count(running) != config_setting_count(fresh)) {
-        return error_set(error, -EINVAL, "datasets were added or removed, which needs a restart");
+        return error_set(error, -EINVAL,
+                         "datasets or sections were added or removed, which needs a restart");
     }
     for (size_t i = 0; i < config_setting_count(running); i++) {
         config_setting(running, i, &before);
         config_setting(fresh, i, &after);
-        if (strcmp(before.name, after.name) != 0) {
+        if (strcmp(before.name, after.name) != 0 || before.from != after.from) {
             return error_set(error, -EINVAL, "%s there is %s now, which needs a restart",
                              before.name, after.name);
         }

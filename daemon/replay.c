@@ -7,11 +7,11 @@
 #include <inttypes.h>
 #include <string.h>
 
-int replay_open(struct replay *replay, struct planner *planner, const struct corpus_source *source,
-                struct error *error) {
-    *replay = (struct replay){.planner = planner, .source = source};
-    replay->state = planner_state_create(planner);
-    replay->scratch = planner_state_create(planner);
+int replay_open(struct replay *replay, struct schedule *schedule,
+                const struct corpus_source *source, struct error *error) {
+    *replay = (struct replay){.schedule = schedule, .source = source};
+    replay->state = schedule_state_create(schedule);
+    replay->scratch = schedule_state_create(schedule);
     if (replay->state == NULL || replay->scratch == NULL) {
         replay_close(replay);
         return error_set(error, -ENOMEM, "replay: out of memory");
@@ -35,7 +35,7 @@ static int replay_load(struct replay *replay, const struct replay_row *row, stru
                          replay->state->step);
     }
     code = corpus_source_check(replay->source, &replay->state->cursor, error);
-    return code < 0 ? code : planner_check_state(replay->planner, replay->state, error);
+    return code < 0 ? code : schedule_check_state(replay->schedule, replay->state, error);
 }
 
 int replay_seek(struct replay *replay, const struct replay_row *row, uint64_t step,
@@ -67,7 +67,7 @@ int replay_seek(struct replay *replay, const struct replay_row *row, uint64_t st
 int replay_next(struct replay *replay, struct step_plan **plan, struct error *error) {
     struct step_plan *made = NULL;
     uint64_t start_ns = clock_ns();
-    int code = plan_step(replay->planner, replay->state, replay->scratch, &made, error);
+    int code = schedule_step(replay->schedule, replay->state, replay->scratch, &made, error);
     if (code <= 0) {
         return code;
     }

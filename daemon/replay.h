@@ -6,7 +6,7 @@
 #define BALLAST_DAEMON_REPLAY_H
 
 #include "corpus/source.h"
-#include "planner/planner.h"
+#include "planner/schedule.h"
 
 /* A row of the store, as replaying needs it. */
 struct replay_row {
@@ -17,7 +17,7 @@ struct replay_row {
 };
 
 struct replay {
-    struct planner *planner;            /* borrowed */
+    struct schedule *schedule;          /* borrowed */
     const struct corpus_source *source; /* borrowed */
     struct plan_state *state;           /* from which the next step is planned */
     struct plan_state *scratch;
@@ -26,8 +26,8 @@ struct replay {
 };
 
 /* -ENOMEM. */
-int replay_open(struct replay *replay, struct planner *planner, const struct corpus_source *source,
-                struct error *error);
+int replay_open(struct replay *replay, struct schedule *schedule,
+                const struct corpus_source *source, struct error *error);
 void replay_close(struct replay *replay); /* fine for a zeroed replay */
 
 /* Goes to the row's state and on to `step` (>= row->step). -EBADMSG naming the step when the row is

@@ -8,6 +8,7 @@
  * I/O errors and damage end the store. */
 #include "daemon/store.h"
 #include "daemon/failpoint.h"
+#include "daemon/history.h"
 #include "daemon/state_dir.h"
 #include "daemon/store_rows.h"
 #include "daemon/store_schema.h"
@@ -61,6 +62,7 @@ enum statement {
     STATEMENT_GET_STEP,
     STATEMENT_LAST_STEP,
     STATEMENT_PRUNE,
+    STATEMENT_FORGET,
     STATEMENT_COUNT,
 };
 
@@ -74,6 +76,7 @@ static const char *const statement_texts[STATEMENT_COUNT] = {
     [STATEMENT_GET_STEP] = "SELECT step, state, digest, " STEP_NUMBERS(
         COLUMN_NAME) "hash FROM steps WHERE step <= ? ORDER BY step DESC LIMIT 1",
     [STATEMENT_LAST_STEP] = "SELECT max(step) FROM steps",
+    [STATEMENT_FORGET] = "DELETE FROM steps WHERE step >= ?",
     [STATEMENT_PRUNE] =
         "DELETE FROM steps WHERE step < (SELECT max(step) FROM steps WHERE step <= ?)",
 };
@@ -90,6 +93,7 @@ struct store {
     bool marked;            /* open_boot and version are this opening's */
     bool grouping;          /* between store_begin and its end */
     int64_t format;         /* user_version */
+    uint64_t fork;          /* first step from which the job's history is another than the stored */
     int finished;           /* not 0: the error that ended the store */
     uint64_t page_bytes;
     uint64_t wal_pages; /* not written back */
@@ -433,25 +437,44 @@ static int store_create(struct store *store, const struct store_job *job, struct
     return code == -ENOSPC ? refuse_small(store, error) : code;
 }
 
-/* Names the first setting in which the store's plan text and the config's differ. */
-static int refuse_difference(const struct store *store, const char *there, const char *here,
+static int refuse_difference(const struct store *store, const struct history_difference *difference,
                              struct error *error) {
-    while (*there != '\0' && *here != '\0') {
-        size_t there_chars = strcspn(there, "\n");
-        size_t here_chars = strcspn(here, "\n");
-        if (there_chars != here_chars || memcmp(there, here, here_chars) != 0) {
-            break;
-        }
-        there += there_chars + (there[there_chars] == '\n');
-        here += here_chars + (here[here_chars] == '\n');
-    }
     return error_set(error, -EINVAL,
-                     "%s holds another job: it has '%.*s', this config has '%.*s'; set it back, or "
+                     "%s holds another job: it has '%s', this config has '%s'; set it back, or "
                      "give this job another [daemon] state_dir",
-                     store->dir.path, *there == '\0' ? 7 : (int)strcspn(there, "\n"),
-                     *there == '\0' ? "nothing" : there,
-                     *here == '\0' ? 7 : (int)strcspn(here, "\n"),
-                     *here == '\0' ? "nothing" : here);
+                     store->dir.path, difference->a, difference->b);
+}
+
+/* What is committed was planned by the store's history. */
+static int refuse_past(const struct store *store, const struct history_difference *difference,
+                       uint64_t committed_step, struct error *error) {
+    return error_set(error, -EINVAL,
+                     "%s has committed the steps before %" PRIu64 ", and from step %" PRIu64
+                     " on its history differs: it has '%s', this config has '%s'; set it back, let "
+                     "the change begin with step %" PRIu64
+                     " or later, or first let the job go back to step %" PRIu64
+                     " (Seek, or Import of its checkpoint)",
+                     store->dir.path, committed_step, difference->step, difference->a,
+                     difference->b, committed_step, difference->step);
+}
+
+static int compare_history(struct store *store, const char *there, const char *here,
+                           struct error *error) {
+    struct history_difference difference;
+    uint64_t committed_step = 0;
+    store->fork = UINT64_MAX;
+    if (!history_differs(there, here, &difference)) {
+        return 0;
+    }
+    if (difference.step == 0) {
+        return refuse_difference(store, &difference, error);
+    }
+    int code = meta_number(store, "committed_step", &committed_step, error);
+    if (code == 0 && difference.step < committed_step) {
+        code = refuse_past(store, &difference, committed_step, error);
+    }
+    store->fork = difference.step;
+    return code;
 }
 
 /* Compares the dataset that the statement stands on: 0, or what is different. */
@@ -519,9 +542,10 @@ static int compare_job(struct store *store, const struct store_job *job, struct 
     if (code == 0) {
         code = meta_text(store, "plan_text", &text, error);
     }
-    if (code == 0 && strcmp(text, job->plan_text) != 0) {
-        code = refuse_difference(store, text, job->plan_text, error);
-    } else if (code == 0 && memcmp(digest, job->job_digest, sizeof digest) != 0) {
+    if (code == 0) {
+        code = compare_history(store, text, job->plan_text, error);
+    }
+    if (code == 0 && memcmp(digest, job->job_digest, sizeof digest) != 0) {
         code = refuse_corpus(store, job, error);
     }
     free(text);
@@ -793,6 +817,7 @@ int store_open(const char *state_dir, const struct store_job *job, struct store 
         return error_set(error, -ENOMEM, "open the store: out of memory");
     }
     store->dir = STATE_DIR_CLOSED;
+    store->fork = UINT64_MAX;
     int code = state_dir_open(state_dir, job != NULL, &store->dir, error);
     if (code == 0) {
         code = store_attach(store, job, error);
@@ -894,6 +919,20 @@ int store_put_rows(struct store *store, const struct plan_state *state, struct e
 int store_put_generation(struct store *store, uint64_t generation, struct error *error) {
     assert(store->grouping);
     return group_end(store, meta_put_number(store, "generation", generation, error));
+}
+
+uint64_t store_fork(const struct store *store) {
+    return store->fork;
+}
+
+int store_put_history(struct store *store, const char *plan_text, struct error *error) {
+    assert(store->grouping && store->fork <= INT64_MAX);
+    (void)sqlite3_bind_int64(store->statements[STATEMENT_FORGET], 1, (int64_t)store->fork);
+    int code = store_run(store, STATEMENT_FORGET, "forget steps", error);
+    if (code == 0) {
+        code = meta_put_text(store, "plan_text", plan_text, error);
+    }
+    return group_end(store, code);
 }
 
 int store_prune(struct store *store, uint64_t oldest_step_kept, struct error *error) {

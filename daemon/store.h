@@ -66,16 +66,21 @@ struct store_step {
 
 /* Opens or creates state_dir/ballast.db; state_dir itself is made (0750) when its parent is there.
  * Takes state_dir/lock first (the file lock dies with the process): -EBUSY "another ballastd (pid
- * N) uses PATH". Refuses: another job (-EINVAL, naming the first differing setting or dataset and
- * the remedy), a foreign file (-EINVAL), a newer one (-ENOSYS), a network file system (-EINVAL),
- * damage, a store that is gone and one that has lost commits (-EBADMSG with a recovery hint; never
- * starts empty over damage). An older format is migrated, after a copy was made beside it. Writes
- * nothing else, so that it works on a full disk; a new store or a migration says what it needs
+ * N) uses PATH". Refuses: another job, or one whose history differs before the committed
+ * step (-EINVAL, naming the first differing setting or dataset and the remedy), a foreign file
+ * (-EINVAL), a newer one (-ENOSYS), a network file system (-EINVAL), damage, a store that is gone
+ * and one that has lost commits (-EBADMSG with a recovery hint; never starts empty over damage). An
+ * older format is migrated, after a copy was made beside it. Writes nothing else, so that it works
+ * on a full disk; a new store or a migration says what it needs
  * (-ENOSPC). After a process was killed, opening takes milliseconds; after the machine went down
  * under it, the whole file is checked. `job` NULL: any job, for reading only (the CLI); then
  * nothing is created (-ENOENT) or migrated, and the lock is taken just as well. */
 int store_open(const char *state_dir, const struct store_job *job, struct store **out,
                struct error *error);
+
+/* First step from which the job's history (history.h) differs from the stored one, none of whose
+ * steps from there on is committed; UINT64_MAX: they agree. */
+uint64_t store_fork(const struct store *store);
 
 /* Marks the store cleanly closed, writes the WAL back, frees all. An open group is lost. NULL is
  * fine. */
@@ -89,6 +94,8 @@ int store_put_committed(struct store *store, uint64_t committed_step, struct err
 /* What waits in the newest state of the group, and its delays, as rows for people. */
 int store_put_rows(struct store *store, const struct plan_state *state, struct error *error);
 int store_put_generation(struct store *store, uint64_t generation, struct error *error);
+/* The job goes on by another history from store_fork on: rows from there on go. */
+int store_put_history(struct store *store, const char *plan_text, struct error *error);
 /* Removes the rows that nobody needs who asks for steps from oldest_step_kept on: all before the
  * newest one at or before it. */
 int store_prune(struct store *store, uint64_t oldest_step_kept, struct error *error);

@@ -13,10 +13,10 @@
  *            too few would leave, all of it is packed at once into whole steps (drain.c).
  * wlb:level (level.c) looks some steps ahead of the front instead, lets queues/level choose, fills
  * (shorts first) and packs likewise, then moves the front behind all parts whose nominal step was
- * planned. `plain` (plain.c) concatenates in reading order and cuts every window; `fixed:K` (fixed.c) packs
- * the windows of K steps at once. Then, for all (compose.c): deal micro-batches to replicas and
- * order each pipeline (replicas.c), pad, choose each layout (sharding/select), account for delays
- * and balance, digest. */
+ * planned. `plain` (plain.c) concatenates in reading order and cuts every window; `fixed:K`
+ * (fixed.c) packs the windows of K steps at once. Then, for all (compose.c): deal micro-batches to
+ * replicas and order each pipeline (replicas.c), pad, choose each layout (sharding/select), account
+ * for delays and balance, digest. */
 #ifndef BALLAST_PLANNER_PLANNER_H
 #define BALLAST_PLANNER_PLANNER_H
 

@@ -32,11 +32,6 @@ static struct planner *schedule_planner_of(struct schedule *schedule, uint32_t s
     return *planner;
 }
 
-struct planner *schedule_planner(struct schedule *schedule, uint64_t step, struct error *error) {
-    return schedule_planner_of(schedule, plan_section_at(schedule->sections, schedule->count, step),
-                               error);
-}
-
 struct schedule *schedule_create(const struct plan_section *sections, uint32_t count,
                                  const struct document_source *source, struct error *error) {
     assert(0 < count && count <= PLAN_SECTIONS_MAX && sections[0].step == 0);
@@ -69,6 +64,10 @@ const struct plan_options *schedule_options(const struct schedule *schedule, uin
     return &schedule->sections[plan_section_at(schedule->sections, schedule->count, step)].options;
 }
 
+const struct work_model *schedule_model(const struct schedule *schedule) {
+    return planner_model(schedule->planners[0]);
+}
+
 struct plan_state *schedule_state_create(const struct schedule *schedule) {
     return planner_state_create(schedule->planners[0]);
 }
@@ -76,7 +75,8 @@ struct plan_state *schedule_state_create(const struct schedule *schedule) {
 int schedule_step(struct schedule *schedule, const struct plan_state *state,
                   struct plan_state *next, struct step_plan **plan, struct error *error) {
     struct error why;
-    struct planner *planner = schedule_planner(schedule, state->step, &why);
+    uint32_t section = plan_section_at(schedule->sections, schedule->count, state->step);
+    struct planner *planner = schedule_planner_of(schedule, section, &why);
     if (planner == NULL) {
         return error_set(error, why.code, "step %" PRIu64 ": %s", state->step, why.text);
     }

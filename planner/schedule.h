@@ -25,8 +25,8 @@ uint32_t plan_section_at(const struct plan_section *sections, uint32_t count, ui
 /* Options of a step. */
 const struct plan_options *schedule_options(const struct schedule *schedule, uint64_t step);
 
-/* The planner of a step; NULL with the reason in `error` when it cannot be made. */
-struct planner *schedule_planner(struct schedule *schedule, uint64_t step, struct error *error);
+/* Of the first section. */
+const struct work_model *schedule_model(const struct schedule *schedule);
 
 /* planner.h's functions, for the section that the state is in. */
 struct plan_state *schedule_state_create(const struct schedule *schedule);

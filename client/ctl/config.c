@@ -36,7 +36,11 @@ static void print_settings(const Ballast__V1__ConfigResponse *response) {
         const Ballast__V1__Setting *setting = response->settings[i];
         table_cell(&table, "%s", setting->name);
         table_cell(&table, "%s", setting->value);
-        table_cell(&table, "%s", setting->source);
+        if (setting->from > 0) {
+            table_cell(&table, "step %" PRIu64, setting->from);
+        } else {
+            table_cell(&table, "%s", setting->source);
+        }
         if (limits) {
             table_cell(&table, "%s", is_limit(setting) ? units_count(setting->used).text : "");
             table_cell(&table, "%s",
@@ -49,8 +53,9 @@ static void print_settings(const Ballast__V1__ConfigResponse *response) {
 
 int ctl_config(struct ctl *ctl, int argc, char **argv) {
     ctl_parse_none(ctl,
-                   "Shows every setting in force and where it comes from; limits with their use "
-                   "and high-water mark. With --config alone, what a daemon would make of FILE.",
+                   "Shows every setting and where it comes from, then what [from STEP] sections "
+                   "change and from which step on; limits with their use and high-water mark. With "
+                   "--config alone, what a daemon would make of FILE.",
                    argc, argv);
     Ballast__V1__ConfigResponse *response;
     int rc = answers_choose(ctl, true)->config(ctl, &response);

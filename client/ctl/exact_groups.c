@@ -118,7 +118,7 @@ static uint64_t piece_work(const void *model, uint32_t length) {
 
 static int group_measure(struct exact_report *report, const struct trial *trial,
                          const struct gathering *gathering, struct error *error) {
-    const struct plan_options *plan = planner_options(trial->stream.planner);
+    const struct plan_options *plan = stream_options(&trial->stream);
     struct exact_instance instance = {0};
     struct exact_group group = {
         .seed = trial->config->source.order.seed,
@@ -127,8 +127,7 @@ static int group_measure(struct exact_report *report, const struct trial *trial,
         .pieces = (uint32_t)gathering->count,
     };
     int rc = exact_instance_init(&instance, gathering->pieces, group.pieces, group.windows,
-                                 plan->window, piece_work, planner_model(trial->stream.planner),
-                                 error);
+                                 plan->window, piece_work, stream_model(&trial->stream), error);
     if (rc == 0) {
         rc = group_solve(&group, &instance, plan->micro_batches, report->options.limit_ms, error);
     }

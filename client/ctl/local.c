@@ -6,6 +6,7 @@
  * step 0. "Now" is behind the newest stored step, as for a daemon. */
 #include "client/ctl/answers.h"
 #include "client/ctl/stream.h"
+#include "daemon/history.h"
 #include "daemon/store.h"
 #include "proto/message.h"
 
@@ -26,26 +27,11 @@ static int no_memory(struct ctl *ctl) {
     return error_set(&ctl->error, -ENOMEM, "the answer is too large to hold in memory");
 }
 
-/* Names the line in which two texts of "name = value" lines first differ. */
-static int first_difference(const char *stored, const char *wanted, struct error *error) {
-    size_t at = 0;
-    while (stored[at] == wanted[at] && stored[at] != '\0') {
-        at++;
-    }
-    while (at > 0 && stored[at - 1] != '\n') {
-        at--;
-    }
-    return error_set(error, -EINVAL,
-                     "the state was made with '%.*s' and the config says '%.*s'; use the config "
-                     "that the job was started with",
-                     (int)strcspn(stored + at, "\n"), stored + at, (int)strcspn(wanted + at, "\n"),
-                     wanted + at);
-}
-
 static int job_matches(struct local *local, struct error *error) {
     uint8_t fingerprint[16];
     uint8_t job[16];
-    int rc = catalog_fingerprint(local->catalog, fingerprint, error);
+    int rc = catalog_fingerprint(local->catalog, local->config->dataset_job_count, fingerprint,
+                                 error);
     if (rc < 0) {
         return rc;
     }
@@ -58,18 +44,34 @@ static int job_matches(struct local *local, struct error *error) {
     return 0;
 }
 
+/* Sections may have been added since, from steps on that are not committed: then the store knows
+ * nothing of those. */
+static int history_matches(struct local *local, const char *stored, const char *wanted,
+                           struct error *error) {
+    struct history_difference difference;
+    if (!history_differs(stored, wanted, &difference)) {
+        return 0;
+    }
+    if (difference.step == 0 || difference.step < local->summary.committed_step) {
+        return error_set(error, -EINVAL,
+                         "the state was made with '%s' and the config says '%s'; use the config "
+                         "that the job was started with",
+                         difference.a, difference.b);
+    }
+    if (local->summary.steps_end > difference.step) {
+        local->summary.steps_end = difference.step;
+    }
+    return 0;
+}
+
 static int settings_match(struct ctl *ctl, struct local *local) {
     char *stored = NULL;
     int rc = store_plan_text(local->store, &stored, &ctl->error);
     if (rc < 0) {
         return rc;
     }
-    char *wanted = config_plan_text(local->config);
-    if (wanted == NULL) {
-        rc = no_memory(ctl);
-    } else if (strcmp(stored, wanted) != 0) {
-        rc = first_difference(stored, wanted, &ctl->error);
-    }
+    char *wanted = config_plan_text(local->config, local->catalog, &ctl->error);
+    rc = wanted == NULL ? ctl->error.code : history_matches(local, stored, wanted, &ctl->error);
     free(wanted);
     free(stored);
     return rc;
@@ -133,13 +135,14 @@ void local_close(struct ctl *ctl) {
 static int local_restore(struct local *local, uint64_t step, struct error *error) {
     struct stream *stream = &local->stream;
     struct store_step row;
-    int rc = store_get_step(local->store, step, &row, error);
+    uint64_t end = local->summary.steps_end;
+    int rc = end == 0 ? 0 : store_get_step(local->store, step < end ? step : end - 1, &row, error);
     if (rc <= 0 || row.step <= stream->state->step) {
         return rc < 0 ? rc : 0;
     }
     rc = plan_state_decode(stream->state, row.state, row.state_bytes, error);
     if (rc == 0) {
-        rc = planner_check_state(stream->planner, stream->state, error);
+        rc = schedule_check_state(stream->schedule, stream->state, error);
     }
     return rc < 0 ? error_prefix(error, "stored state of step %" PRIu64, row.step) : 0;
 }
@@ -209,7 +212,7 @@ static int local_queues(struct ctl *ctl, bool documents, Ballast__V1__QueuesResp
         return rc;
     }
     struct stream *stream = &ctl->local->stream;
-    *out = message_queues(&ctl->arena, stream->state, planner_options(stream->planner), documents);
+    *out = message_queues(&ctl->arena, stream->state, stream_options(stream), documents);
     return *out == NULL ? no_memory(ctl) : 0;
 }
 
@@ -241,7 +244,8 @@ static int local_corpus(struct ctl *ctl, Ballast__V1__CorpusResponse **out) {
     if (response == NULL || fingerprint == NULL || datasets == NULL) {
         return no_memory(ctl);
     }
-    rc = catalog_fingerprint(ctl->local->catalog, fingerprint, &ctl->error);
+    rc = catalog_fingerprint(ctl->local->catalog, ctl->local->config->dataset_job_count,
+                             fingerprint, &ctl->error);
     if (rc < 0) {
         return rc;
     }
@@ -295,7 +299,8 @@ static int local_newest(struct ctl *ctl, Ballast__V1__StatusResponse *status) {
 
 static void status_fill(struct ctl *ctl, Ballast__V1__StatusResponse *status) {
     struct local *local = ctl->local;
-    const struct plan_options *plan = &local->config->plan;
+    const struct config *config = config_at(local->config, local->summary.committed_step);
+    const struct plan_options *plan = &config->plan;
     status->version = BALLAST_VERSION;
     status->job_digest.len = sizeof local->summary.job_digest;
     status->job_digest.data = local->summary.job_digest;
@@ -303,9 +308,9 @@ static void status_fill(struct ctl *ctl, Ballast__V1__StatusResponse *status) {
     status->committed_step = local->summary.committed_step;
     status->durable_step = local->summary.steps_end;
     status->generation = local->summary.generation;
-    status->profile = (char *)planner_model(local->stream.planner)->name;
+    status->profile = (char *)stream_model(&local->stream)->name;
     status->state = "stopped";
-    status->ranks_expected = local->config->replicas_local_count * plan->pp * plan->cp * plan->tp;
+    status->ranks_expected = config->replicas_local_count * plan->pp * plan->cp * plan->tp;
     status->n_datasets = catalog_count(local->catalog);
 }
 
@@ -340,6 +345,7 @@ static Ballast__V1__Setting *setting_message(struct arena *arena, const struct c
     message->name = arena_strdup(arena, setting.name);
     message->value = arena_strdup(arena, setting.value);
     message->source = arena_strdup(arena, setting.origin);
+    message->from = setting.from;
     bool whole = message->name != NULL && message->value != NULL && message->source != NULL;
     return whole ? message : NULL;
 }

@@ -135,7 +135,7 @@ static int meter_open(struct meter *meter, const struct trial *trial,
                       const struct measure_options *options, struct error *error) {
     *meter = (struct meter){
         .options = options,
-        .tiles = &planner_model(trial->stream.planner)->tiles,
+        .tiles = &stream_model(&trial->stream)->tiles,
         .step_tokens = trial->config->plan.step_tokens,
         .long_length = trial->config->plan.window / 4,
     };
@@ -406,7 +406,7 @@ void measurement_deinit(struct measurement *measurement) {
 int64_t measure_loads(struct trial *trial, uint64_t steps, struct step_load **out,
                       struct error *error) {
     uint32_t micro_batches = trial->config->plan.micro_batches;
-    const struct tile_model *tiles = &planner_model(trial->stream.planner)->tiles;
+    const struct tile_model *tiles = &stream_model(&trial->stream)->tiles;
     struct step_load *loads = calloc(steps, micro_batches * sizeof *loads);
     struct progress progress;
     int64_t count = 0;

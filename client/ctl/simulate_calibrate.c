@@ -29,7 +29,7 @@ static int calibrate_by_log(struct simulation *simulation, const struct trial *t
     struct calibrate_sample *samples = NULL;
     uint32_t count = 0;
     int rc = timing_log_read(simulation->log, &trial->config->plan,
-                             &planner_model(trial->stream.planner)->tiles, &samples, &count, error);
+                             &stream_model(&trial->stream)->tiles, &samples, &count, error);
     if (rc == 0) {
         rc = calibrate_log(model, samples, count, out, &simulation->fit_ppm, error);
     }
@@ -50,9 +50,8 @@ static int calibrate_over(struct simulation *simulation, struct trial *trial,
     if (simulation->imbalance_ppm > 0) {
         return calibrate_by_imbalance(simulation, trial, &model, out, error);
     }
-    return calibrate_times(&model, &planner_model(trial->stream.planner)->tiles,
-                           trial->config->plan.window, simulation->short_ns, simulation->long_ns,
-                           out, error);
+    return calibrate_times(&model, &stream_model(&trial->stream)->tiles, trial->config->plan.window,
+                           simulation->short_ns, simulation->long_ns, out, error);
 }
 
 int simulate_calibrate(struct simulation *simulation, struct error *error) {

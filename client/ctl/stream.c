@@ -7,14 +7,15 @@
 #include <inttypes.h>
 #include <string.h>
 
-int stream_open_over(struct stream *stream, const struct plan_options *options,
-                     const struct document_source *source, struct error *error) {
-    stream->planner = planner_create(options, source, error);
-    if (stream->planner == NULL) {
+static int stream_open_sections(struct stream *stream, const struct plan_section *sections,
+                                uint32_t count, const struct document_source *source,
+                                struct error *error) {
+    stream->schedule = schedule_create(sections, count, source, error);
+    if (stream->schedule == NULL) {
         return error->code;
     }
-    stream->state = planner_state_create(stream->planner);
-    stream->next = planner_state_create(stream->planner);
+    stream->state = schedule_state_create(stream->schedule);
+    stream->next = schedule_state_create(stream->schedule);
     if (stream->state == NULL || stream->next == NULL) {
         stream_close(stream);
         return error_set(error, -ENOMEM, "no memory for the planner's state; lower waiting_max");
@@ -22,17 +23,33 @@ int stream_open_over(struct stream *stream, const struct plan_options *options,
     return 0;
 }
 
+int stream_open_over(struct stream *stream, const struct plan_options *options,
+                     const struct document_source *source, struct error *error) {
+    stream->only = (struct plan_section){.options = *options};
+    return stream_open_sections(stream, &stream->only, 1, source, error);
+}
+
 int stream_open(struct stream *stream, const struct config *config, const struct catalog *catalog,
                 struct error *error) {
     memset(stream, 0, sizeof *stream);
     int rc = corpus_source_init(&stream->source, catalog, &config->source, error);
-    return rc < 0 ? rc : stream_open_over(stream, &config->plan, &stream->source.source, error);
+    return rc < 0 ? rc
+                  : stream_open_sections(stream, config->sections, config->section_count,
+                                         &stream->source.source, error);
+}
+
+const struct plan_options *stream_options(const struct stream *stream) {
+    return schedule_options(stream->schedule, stream->state->step);
+}
+
+const struct work_model *stream_model(const struct stream *stream) {
+    return schedule_model(stream->schedule);
 }
 
 void stream_close(struct stream *stream) {
     plan_state_destroy(stream->next);
     plan_state_destroy(stream->state);
-    planner_destroy(stream->planner);
+    schedule_destroy(stream->schedule);
     memset(stream, 0, sizeof *stream);
 }
 
@@ -40,7 +57,7 @@ int stream_step(struct stream *stream, struct step_plan **plan, struct error *er
     struct plan_state *behind = stream->state;
     struct step_plan *made = NULL;
     uint64_t start_ns = progress_clock_ns();
-    int rc = plan_step(stream->planner, behind, stream->next, &made, error);
+    int rc = schedule_step(stream->schedule, behind, stream->next, &made, error);
     if (rc < 0) {
         return rc;
     }

@@ -1,6 +1,7 @@
 #include "config_world.h"
 #include "daemon/config_keys.h"
 
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -75,9 +76,18 @@ char *world_print(const struct config *config) {
     size_t bytes = 0;
     FILE *stream = open_memstream(&text, &bytes);
     assert_non_null(stream);
+    uint64_t from = 0;
     for (size_t i = 0; i < config_setting_count(config); i++) {
         struct config_setting setting;
         config_setting(config, i, &setting);
+        if (setting.from > 0) {
+            if (setting.from > from) {
+                fprintf(stream, "[from %" PRIu64 "]\n", setting.from);
+            }
+            fprintf(stream, "%s = %s\n", setting.name, setting.value);
+            from = setting.from;
+            continue;
+        }
         char *point = strrchr(setting.name, '.');
         *point = '\0';
         bool dataset = strncmp(setting.name, "dataset.", 8) == 0;

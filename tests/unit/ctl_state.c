@@ -54,9 +54,9 @@ static struct store *state_make(const struct world *world) {
     uint8_t fingerprint[16];
     assert_int_equal(config_load(world_path(world, "job.conf"), NULL, 0, &config, &error), 0);
     assert_int_equal(catalog_open(config->datasets, config->dataset_count, &catalog, &error), 0);
-    assert_int_equal(catalog_fingerprint(catalog, fingerprint, &error), 0);
+    assert_int_equal(catalog_fingerprint(catalog, 1, fingerprint, &error), 0);
     config_job_digest(config, fingerprint, job.job_digest);
-    char *plan_text = config_plan_text(config);
+    char *plan_text = config_plan_text(config, catalog, &error);
     job.plan_text = plan_text;
     assert_int_equal(stream_open(&stream, config, catalog, &error), 0);
     assert_int_equal(store_open(world_path(world, "state"), &job, &store, &error), 0);

@@ -226,12 +226,6 @@ static void unknown_names_suggest_the_nearest(void **state) {
     expect_flag_refusal("dataset.a/b.path", "5", "unknown key dataset.a/b.path");
 }
 
-static void elastic_sections_are_recognised_and_refused(void **state) {
-    (void)state;
-    expect_refusal(WORLD_DATASET "[from 1000]\n",
-                   "test.conf:3: [from 1000]: elastic sections are not supported by this version");
-}
-
 static void refused_values_are_named_with_what_is_allowed(void **state) {
     (void)state;
     static const char *const rows[][2] = {
@@ -342,7 +336,7 @@ static void names_are_those_of_their_owners(void **state) {
 
 static char *plan_text_of(const char *text) {
     struct config *config = world_config(text);
-    char *plan = config_plan_text(config);
+    char *plan = config_plan_text(config, NULL, NULL);
     assert_non_null(plan);
     config_destroy(config);
     return plan;
@@ -422,7 +416,6 @@ int main(void) {
         cmocka_unit_test(long_lines_and_nul_bytes_are_refused),
         cmocka_unit_test(indentation_comments_and_repeated_sections_are_fine),
         cmocka_unit_test(unknown_names_suggest_the_nearest),
-        cmocka_unit_test(elastic_sections_are_recognised_and_refused),
         cmocka_unit_test(refused_values_are_named_with_what_is_allowed),
         cmocka_unit_test(contradictions_carry_the_line_of_the_key_they_name),
         cmocka_unit_test(slots_below_what_credits_need_are_refused),

@@ -270,8 +270,8 @@ static void what_is_printed_loads_as_the_same_config(void **state) {
             fail_msg("round %u: %s\n%s", round, error.text, text);
         }
         assert_same_settings(first, second, "file");
-        char *plan_one = config_plan_text(first);
-        char *plan_two = config_plan_text(second);
+        char *plan_one = config_plan_text(first, NULL, NULL);
+        char *plan_two = config_plan_text(second, NULL, NULL);
         assert_string_equal(plan_one, plan_two);
         free(plan_one);
         free(plan_two);

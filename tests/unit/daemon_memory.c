@@ -24,7 +24,8 @@ static struct {
     char folder[64], prefix[80], state_dir[80];
     struct catalog *catalog;
     struct corpus_source source;
-    struct planner *planner;
+    struct plan_section section;
+    struct schedule *schedule;
     struct store *store;
     sem_t woken;
     struct error error;
@@ -87,8 +88,9 @@ static int set_up(void **state) {
     source.part_limit = plan_part_limit(&options);
     check(catalog_open(&entry, 1, &world.catalog, &world.error));
     check(corpus_source_init(&world.source, world.catalog, &source, &world.error));
-    world.planner = planner_create(&options, &world.source.source, &world.error);
-    check(world.planner == NULL ? -1 : 0);
+    world.section.options = options;
+    world.schedule = schedule_create(&world.section, 1, &world.source.source, &world.error);
+    check(world.schedule == NULL ? -1 : 0);
     check(store_open(world.state_dir, &job, &world.store, &world.error));
     return sem_init(&world.woken, 0, 0);
 }
@@ -96,7 +98,7 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
     (void)state;
     store_close(world.store);
-    planner_destroy(world.planner);
+    schedule_destroy(world.schedule);
     catalog_close(world.catalog);
     test_folder_remove(world.folder);
     return sem_destroy(&world.woken);
@@ -104,8 +106,8 @@ static int tear_down(void **state) {
 
 static struct ahead *started(void) {
     struct ahead *ahead = NULL;
-    check(ahead_start(world.planner, &world.source, planner_state_create(world.planner), wake, NULL,
-                      &ahead, &world.error));
+    check(ahead_start(world.schedule, &world.source, schedule_state_create(world.schedule), wake,
+                      NULL, &ahead, &world.error));
     return ahead;
 }
 
@@ -125,11 +127,11 @@ struct reference {
 };
 
 static uint64_t refer(struct reference *out, uint64_t steps) {
-    struct plan_state *state = planner_state_create(world.planner);
-    struct plan_state *next = planner_state_create(world.planner);
+    struct plan_state *state = schedule_state_create(world.schedule);
+    struct plan_state *next = schedule_state_create(world.schedule);
     struct step_plan *plan;
     uint64_t step = 0;
-    while (step < steps && plan_step(world.planner, state, next, &plan, &world.error) == 1) {
+    while (step < steps && schedule_step(world.schedule, state, next, &plan, &world.error) == 1) {
         out[step].state = ahead_encode(state, &out[step].state_bytes);
         memcpy(out[step].digest, plan->digest, sizeof plan->digest);
         step_plan_destroy(plan);
@@ -391,7 +393,7 @@ static void stored(const struct reference *reference, uint64_t steps, uint64_t c
 static void a_fresh_store_starts_the_stream(void **state) {
     struct recovered recovered;
     (void)state;
-    check(recover(world.store, world.planner, &world.source, &recovered, &world.error));
+    check(recover(world.store, world.schedule, &world.source, &recovered, &world.error));
     assert_int_equal(recovered.committed_step, 0);
     assert_int_equal(recovered.state->step, 0);
     assert_null(recovered_digest(&recovered, 0));
@@ -405,7 +407,7 @@ static void recovery_stands_at_the_committed_step_with_the_state_it_had(void **s
     (void)state;
     assert_int_equal(refer(reference, 12), 12);
     stored(reference, 10, 6, 2);
-    check(recover(world.store, world.planner, &world.source, &recovered, &world.error));
+    check(recover(world.store, world.schedule, &world.source, &recovered, &world.error));
     assert_int_equal(recovered.committed_step, 6);
     assert_int_equal(recovered.steps_end, 10);
     uint8_t *encoded = ahead_encode(recovered.state, &bytes);
@@ -425,7 +427,7 @@ static void recovery_plans_on_from_the_last_row_when_everything_is_committed(voi
     (void)state;
     assert_int_equal(refer(reference, 12), 12);
     stored(reference, 8, 8, 0);
-    check(recover(world.store, world.planner, &world.source, &recovered, &world.error));
+    check(recover(world.store, world.schedule, &world.source, &recovered, &world.error));
     assert_int_equal(recovered.state->step, 8);
     recovered_deinit(&recovered);
     refer_free(reference, 12);
@@ -438,7 +440,7 @@ static void a_stored_digest_that_is_not_reproduced_is_damage(void **state) {
     assert_int_equal(refer(reference, 12), 12);
     reference[7].digest[3] ^= 1;
     stored(reference, 8, 8, 0);
-    assert_int_equal(recover(world.store, world.planner, &world.source, &recovered, &world.error),
+    assert_int_equal(recover(world.store, world.schedule, &world.source, &recovered, &world.error),
                      -EBADMSG);
     assert_non_null(strstr(world.error.text, "step 7"));
     refer_free(reference, 12);

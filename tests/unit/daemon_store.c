@@ -267,6 +267,59 @@ static void another_job_is_refused_by_the_first_difference(void **state) {
     assert_int_equal(store_world_recover(dir, 1, 0), 1);
 }
 
+/* Rows from where the histories part are forgotten, with the text in one group; those before stay.
+ */
+static void a_history_may_change_behind_what_is_committed(void **state) {
+    (void)state;
+    struct store_job job = store_world_job;
+    struct store_summary summary;
+    struct store_step row;
+    struct store *store = NULL;
+    char *text = NULL;
+    char history[256], expected[128];
+    fill_store(4);
+    uint64_t committed = store_world_end(3);
+    assert_true(committed + 1 < store_world_end(4));
+    for (uint64_t i = 0; i < 2; i++) {
+        (void)snprintf(history, sizeof history, "%s[from %llu]\nplan.micro_batches = 4\n",
+                       store_world_job.plan_text, (unsigned long long)(committed - 1 + 2 * i));
+        job.plan_text = history;
+        if (i == 0) {
+            (void)snprintf(expected, sizeof expected,
+                           "has committed the steps before %llu, and from step %llu on its",
+                           (unsigned long long)committed, (unsigned long long)committed - 1);
+            expect_refusal(&job, -EINVAL, expected);
+            expect_refusal(&job, -EINVAL, "Seek, or Import");
+        }
+    }
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(store_open(dir, &job, &store, NULL), 0);
+        assert_int_equal(store_fork(store), committed + 1);
+        assert_int_equal(store_summary(store, &summary, NULL), 0);
+        assert_int_equal(summary.steps_end, store_world_end(4));
+        store_close(store); /* nothing was put: the store has its own history still */
+    }
+    assert_int_equal(store_open(dir, &job, &store, NULL), 0);
+    assert_int_equal(store_begin(store, NULL), 0);
+    assert_int_equal(store_put_history(store, history, NULL), 0);
+    assert_int_equal(store_commit(store, NULL), 0);
+    store_close(store);
+    assert_int_equal(store_open(dir, &job, &store, NULL), 0);
+    assert_int_equal(store_fork(store), UINT64_MAX);
+    assert_int_equal(store_summary(store, &summary, NULL), 0);
+    assert_int_equal(summary.committed_step, committed);
+    assert_int_equal(summary.steps_end, committed + 1);
+    assert_int_equal(store_get_step(store, committed + 5, &row, NULL), 1);
+    assert_int_equal(row.step, committed);
+    assert_int_equal(store_plan_text(store, &text, NULL), 0);
+    assert_string_equal(text, history);
+    free(text);
+    store_close(store);
+    assert_int_equal(store_open(dir, &store_world_job, &store, NULL), 0);
+    assert_int_equal(store_fork(store), committed + 1);
+    store_close(store);
+}
+
 static void a_refused_job_leaves_a_killed_store_as_it_was(void **state) {
     (void)state;
     struct store_job job = store_world_job;
@@ -794,6 +847,7 @@ int main(void) {
         TEST(a_second_opener_is_told_who_has_it),
         TEST(a_killed_owner_leaves_the_lock_free_at_once),
         TEST(another_job_is_refused_by_the_first_difference),
+        TEST(a_history_may_change_behind_what_is_committed),
         TEST(a_refused_job_leaves_a_killed_store_as_it_was),
         TEST(reading_needs_no_job_and_changes_nothing),
         TEST(reading_creates_nothing),

@@ -1,0 +1,26 @@
+/* history: whether two configs are of one job, and up to which step they agree.
+ *
+ * A config's plan text (config_plan_text) is the job's history: what holds from step 0 on, then the
+ * sections "[from STEP]" that changed it. Of two histories that agree up to a step, either explains
+ * every plan before it, so a section may be added to a job at any step that is not committed. Pure
+ * text. */
+#ifndef BALLAST_DAEMON_HISTORY_H
+#define BALLAST_DAEMON_HISTORY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define HISTORY_LINE_BYTES 100u
+
+struct history_difference {
+    uint64_t step; /* first step that may come out differently; 0: another job */
+    /* The first line that differs in each, after its section: "[from 500] plan.tokens_max = 98304";
+     * "nothing" where a text has no more. */
+    char a[HISTORY_LINE_BYTES];
+    char b[HISTORY_LINE_BYTES];
+};
+
+/* False when the texts agree. */
+bool history_differs(const char *a, const char *b, struct history_difference *out);
+
+#endif
