@@ -91,7 +91,9 @@ int roster_join(struct roster *roster, struct member *member, uint64_t now_ns) {
     }
     if (!roster_live(member, now_ns)) {
         member->committed_step = roster->committed_step;
-        member->delivered_step = roster->committed_step;
+        if (member->delivered_step < roster->committed_step) {
+            member->delivered_step = roster->committed_step;
+        }
     }
     member->connected = true;
     member->seen = true;

@@ -62,7 +62,7 @@ void roster_deinit(struct roster *roster); /* fine for a zeroed roster */
 struct member *roster_member(const struct roster *roster, const struct rank_place *place);
 
 /* Takes the identity for a session; -EEXIST while another one has it. A member whose lease was over
- * starts anew at committed_step. */
+ * commits anew from committed_step on; what it was given before it may still commit. */
 int roster_join(struct roster *roster, struct member *member, uint64_t now_ns);
 
 /* The session is gone; its claims live for one lease. */

@@ -656,6 +656,21 @@ static void a_rank_that_reconnects_may_commit_what_it_was_given_before(void **st
     expect_status(at, stream, STATUS_OK);
 }
 
+static void a_rank_whose_lease_ended_may_commit_what_it_was_given_before(void **state) {
+    (void)state;
+    world.progress.durable_step = 5;
+    world.progress.durable_committed_step = 5;
+    struct world_session *at = streaming(0, 0, 0, 2);
+    world_pump(&world);
+    session_deinit(&at->session, world.now_ns);
+    world.now_ns += 61 * WORLD_SECOND_NS;
+    at = bound(0, 0, 0);
+    uint32_t stream = commit(at, 0);
+    world_pump(&world);
+    expect_status(at, stream, STATUS_OK);
+    expect_status(at, commit(at, 1), STATUS_OUT_OF_RANGE);
+}
+
 static void after_a_restart_a_rank_may_commit_what_it_says_it_was_given(void **state) {
     (void)state;
     world.progress.claimable_step = 7;
@@ -998,6 +1013,7 @@ int main(void) {
         TEST(while_the_disk_is_full_commits_are_refused_unless_they_are_durable),
         TEST(only_delivered_steps_can_be_committed),
         TEST(a_rank_that_reconnects_may_commit_what_it_was_given_before),
+        TEST(a_rank_whose_lease_ended_may_commit_what_it_was_given_before),
         TEST(after_a_restart_a_rank_may_commit_what_it_says_it_was_given),
         TEST(measured_times_become_ratios_when_a_step_is_complete),
         TEST(the_fullest_expert_stands_beside_the_mean_of_all),
