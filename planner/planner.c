@@ -320,7 +320,8 @@ int plan_step(struct planner *planner, const struct plan_state *state, struct pl
     }
     assert(plan_state_conserves(planner->after));
     plan_state_copy(next, planner->after);
-    planner->ahead_kept = planner->slip_tokens == 0;
+    /* The drain looks at nothing: what lies there is another state's. */
+    planner->ahead_kept = planner->slip_tokens == 0 && !state->draining;
     *plan = made;
     return 1;
 }

@@ -427,6 +427,23 @@ static void check_again(const struct world *world, const struct plan_state *befo
     planner_destroy(planner);
 }
 
+/* The same planner plans a step of another time in between, as for a rank that stands further back:
+ * what it remembers of that is not what comes next. */
+static void disturb(struct planner *planner, const struct plan_state *first, uint64_t *dice) {
+    struct plan_state *states[] = {planner_state_create(planner), planner_state_create(planner)};
+    struct step_plan *plan;
+    plan_state_copy(states[0], first);
+    uint32_t steps = splitmix_between(dice, 1, 3);
+    for (uint32_t i = 0; i < steps; i++) {
+        if (plan_step(planner, states[i % 2], states[1 - i % 2], &plan, NULL) != 1) {
+            break;
+        }
+        step_plan_destroy(plan);
+    }
+    plan_state_destroy(states[0]);
+    plan_state_destroy(states[1]);
+}
+
 static void check_end(const struct world *world, struct planner *planner, struct plan_state *state,
                       struct plan_state *next) {
     struct step_plan *plan = NULL;
@@ -451,6 +468,7 @@ static void run_world(uint64_t seed, void (*make)(struct world *world, uint64_t 
     struct planner *planner = planner_create(&world.options, &world.source.source, NULL);
     struct plan_state *now = planner_state_create(planner);
     struct plan_state *next = planner_state_create(planner);
+    struct plan_state *first = planner_state_create(planner);
     struct step_plan *plan;
     uint64_t dice = seed;
     uint32_t steps = 0;
@@ -463,6 +481,9 @@ static void run_world(uint64_t seed, void (*make)(struct world *world, uint64_t 
         if (splitmix_between(&dice, 0, 3) == 0) {
             check_again(&world, now, next, plan);
         }
+        if (splitmix_between(&dice, 0, 3) == 0) {
+            disturb(planner, first, &dice);
+        }
         step_plan_destroy(plan);
         struct plan_state *swapped = now;
         now = next;
@@ -471,6 +492,7 @@ static void run_world(uint64_t seed, void (*make)(struct world *world, uint64_t 
     }
     check_end(&world, planner, now, next);
     ledger_check_complete(&ledger);
+    plan_state_destroy(first);
     plan_state_destroy(now);
     plan_state_destroy(next);
     planner_destroy(planner);
