@@ -4,6 +4,8 @@
  * it has no packer of its own. */
 #include "client/ctl/simulate.h"
 
+#include "client/ctl/page.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +80,9 @@ static void rows_compare(struct row *rows, size_t count) {
 /* Whether every policy can be had, before the first step is planned. */
 static int simulation_check(struct simulation *simulation, struct error *error) {
     int rc = simulation->exact.options.batches > 0 ? exact_check(error) : 0;
+    if (rc == 0) {
+        rc = page_check(simulation->html, error);
+    }
     if (rc == 0) {
         rc = scenario_open(&simulation->scenario, error);
     }

@@ -2,6 +2,7 @@
  * that are drawn for one seed take the first. */
 #include "client/ctl/simulate.h"
 
+#include "client/ctl/page.h"
 #include "client/ctl/plot.h"
 #include "client/ctl/units.h"
 
@@ -22,19 +23,9 @@ struct page {
     double *values; /* room for a line */
 };
 
-static const char page_head[] =
-    "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'><title>Ballast simulation"
-    "</title>\n<style>body{font:15px sans-serif;max-width:900px;margin:2em auto;padding:0 1em;"
-    "color:#222}svg{width:100%;font-size:11px;display:block}"
-    ".grid{stroke:#ddd}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
-    "td,th{text-align:right;padding:.15em .5em;border-bottom:1px solid #ddd}"
-    "td:first-child,th:first-child{text-align:left}.legend span{margin-right:1em}"
-    ".legend i{display:inline-block;width:.8em;height:.8em;margin-right:.3em}"
-    ".f{fill:#0072b2}.b{fill:#56b4e9}.f,.b{stroke:#fff;stroke-width:.4}</style></head><body>\n";
-
 static void page_heading(const struct page *page) {
     const struct scenario *scenario = &page->simulation->scenario;
-    (void)fputs("<h1>Packing policies over the same documents</h1>\n<p>", page->out);
+    (void)fputs("<p>", page->out);
     plot_text(page->out, scenario_source(scenario));
     (void)fprintf(page->out,
                   ", documents %s, %" PRIu64 " steps counted; analytic model, %s: attention x %s, "
@@ -50,8 +41,9 @@ static void page_heading(const struct page *page) {
 
 static void page_table(const struct page *page) {
     (void)fputs("<table><tr><th>policy</th><th>seed</th><th>imbalance</th><th>p99</th><th>worst"
-                "</th><th>bound</th><th>delay</th><th>max</th><th>tokens CV</th><th>step</th>"
-                "<th>bubble</th></tr>\n",
+                "</th><th>bound</th><th>delay</th><th>max</th><th>tokens CV</th><th>long</th>"
+                "<th>step</th>"
+                "<th>gain</th><th>bubble</th></tr>\n",
                 page->out);
     for (size_t i = 0; i < page->count; i++) {
         const struct outcome *outcome = &page->rows[i].measured.outcome;
@@ -59,15 +51,23 @@ static void page_table(const struct page *page) {
         plot_text(page->out, page->rows[i].policy);
         (void)fprintf(page->out,
                       "</td><td>%" PRIu64 "</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td>"
-                      "<td>%s</td><td>%" PRIu64 "</td><td>%s</td><td>%s</td><td>%s</td></tr>\n",
+                      "<td>%s</td><td>%" PRIu64 "</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td>"
+                      "<td>%s</td></tr>\n",
                       page->rows[i].seed, units_ratio(outcome->total_ppm).text,
                       units_ratio(outcome->p99_ppm).text, units_ratio(outcome->worst_ppm).text,
                       units_ratio(outcome->bound_ppm).text,
                       units_milli(outcome->delay_mean_milli).text, outcome->delay_max,
-                      units_share(outcome->tokens_cv_ppm).text, units_time(outcome->step_ns).text,
+                      units_share(outcome->tokens_cv_ppm).text,
+                      units_ratio(outcome->long_weight_ppm).text, units_time(outcome->step_ns).text,
+                      page->rows[i].compared ? units_ratio(page->rows[i].speedup_ppm).text : "-",
                       units_share(outcome->bubble_ppm).text);
     }
-    (void)fputs("</table>\n", page->out);
+    (void)fputs("</table>\n<p>Imbalance: the heaviest micro-batch over the mean. Bound: what no "
+                "packing of the step's documents beats. Delay in steps. Long: what a token of a "
+                "document over a quarter of the window weighs beside a mean one where the loss is "
+                "averaged over a step's own tokens. Gain: tokens a second over plain packing's."
+                "</p>\n",
+                page->out);
 }
 
 static void page_title(const struct page *page, const char *title) {
@@ -93,13 +93,18 @@ static void page_trade(const struct page *page) {
                            : balance_high;
     }
     page_title(page, "Balance against delay");
-    plot_begin(&plot, page->out,
-               (struct plot_axis){"mean delay of a token, steps", 0.0, 1.05 * delay_high},
-               (struct plot_axis){"imbalance, mean", 1.0, 1.0 + 1.05 * (balance_high - 1.0)});
+    plot_begin(
+        &plot, page->out,
+        (struct plot_axis){"mean delay of a token, steps", 0.0, 1.05 * delay_high, false},
+        (struct plot_axis){"imbalance, mean", 1.0, 1.0 + 1.05 * (balance_high - 1.0), false});
     for (size_t i = 0; i < page->count; i++) {
         const struct outcome *outcome = &page->rows[i].measured.outcome;
         plot_point(&plot, i % page->policies, (double)outcome->delay_mean_milli / 1e3,
                    (double)outcome->total_ppm / 1e6, page->rows[i].policy);
+        if (i < page->policies) {
+            plot_name(&plot, (double)outcome->delay_mean_milli / 1e3,
+                      (double)outcome->total_ppm / 1e6, false, page->rows[i].policy);
+        }
     }
     plot_end(&plot);
 }
@@ -119,7 +124,7 @@ static void page_steps(struct page *page, const char *title, struct plot_axis y,
     }
     page_title(page, title);
     plot_begin(&plot, page->out,
-               (struct plot_axis){"step", 0.0, (double)page->simulation->options.steps}, y);
+               (struct plot_axis){"step", 0.0, (double)page->simulation->options.steps, false}, y);
     for (size_t i = 0; i < page->policies; i++) {
         const struct measurement *measured = &page->rows[i].measured;
         for (size_t s = 0; s < measured->outcome.steps; s++) {
@@ -154,8 +159,8 @@ static void page_delays(struct page *page) {
         highest = page->values[0] > highest ? page->values[0] : highest;
     }
     page_title(page, "Delay");
-    plot_begin(&plot, page->out, (struct plot_axis){"delay, steps", 0.0, (double)longest},
-               (struct plot_axis){"share of tokens delayed by more", 0.0, highest});
+    plot_begin(&plot, page->out, (struct plot_axis){"delay, steps", 0.0, (double)longest, false},
+               (struct plot_axis){"share of tokens delayed by more", 0.0, highest, false});
     for (size_t i = 0; i < page->policies; i++) {
         (void)page_delay_tail(&page->rows[i].measured, page->values);
         plot_line(&plot, i, 0.0, page->values, longest);
@@ -176,9 +181,10 @@ static void page_works(const struct page *page) {
         }
     }
     page_title(page, "Micro-batches of one step");
-    plot_begin(&plot, page->out,
-               (struct plot_axis){"micro-batch, by replica and order", 0.0, (double)micro_batches},
-               (struct plot_axis){"forward, ms", 0.0, highest});
+    plot_begin(
+        &plot, page->out,
+        (struct plot_axis){"micro-batch, by replica and order", 0.0, (double)micro_batches, false},
+        (struct plot_axis){"forward, ms", 0.0, highest, false});
     for (uint32_t m = 0; m < micro_batches; m++) {
         for (size_t i = 0; i < page->policies; i++) {
             const struct measurement *measured = &page->rows[i].measured;
@@ -240,6 +246,19 @@ static void page_pipelines(const struct page *page) {
     }
 }
 
+static void page_write(struct page *page) {
+    page_heading(page);
+    page_table(page);
+    page_trade(page);
+    page_steps(page, "Imbalance", (struct plot_axis){"heaviest over mean", 1.0, 0.0, false},
+               offsetof(struct step_sample, total_ppm), 1e6);
+    page_steps(page, "Tokens of a step", (struct plot_axis){"million tokens", 0.0, 0.0, false},
+               offsetof(struct step_sample, tokens), 1e6);
+    page_delays(page);
+    page_works(page);
+    page_pipelines(page);
+}
+
 int simulate_write_html(const struct simulation *simulation, const struct row *rows, size_t count,
                         struct error *error) {
     uint64_t longest = simulation->options.steps > MEASURE_DELAYS ? simulation->options.steps
@@ -249,35 +268,18 @@ int simulate_write_html(const struct simulation *simulation, const struct row *r
         .rows = rows,
         .count = count,
         .policies = simulation->policy_count,
-        .out = fopen(simulation->html, "we"),
         .values = calloc(longest, sizeof *page.values),
     };
-    int rc = 0;
-    if (page.out == NULL || page.values == NULL) {
-        rc = error_set(error, page.out == NULL ? -errno : -ENOMEM, "%s: cannot be written: %s",
-                       simulation->html, strerror(page.out == NULL ? errno : ENOMEM));
-        goto out;
+    int rc;
+    if (page.values == NULL) {
+        return error_set(error, -ENOMEM, "%s: no memory for its figures", simulation->html);
     }
-    (void)fputs(page_head, page.out);
-    page_heading(&page);
-    page_table(&page);
-    page_trade(&page);
-    page_steps(&page, "Imbalance", (struct plot_axis){"heaviest over mean", 1.0, 0.0},
-               offsetof(struct step_sample, total_ppm), 1e6);
-    page_steps(&page, "Tokens of a step", (struct plot_axis){"million tokens", 0.0, 0.0},
-               offsetof(struct step_sample, tokens), 1e6);
-    page_delays(&page);
-    page_works(&page);
-    page_pipelines(&page);
-    (void)fputs("</body></html>\n", page.out);
-    if (ferror(page.out) != 0) {
-        rc = error_set(error, -EIO, "%s: was not written whole; is the disk full?",
-                       simulation->html);
-    }
-out:
-    if (page.out != NULL && fclose(page.out) != 0 && rc == 0) {
-        rc = error_set(error, -errno, "%s: was not written whole: %s", simulation->html,
-                       strerror(errno));
+    page.out = page_open(simulation->html, "Packing policies over the same documents", error);
+    if (page.out == NULL) {
+        rc = error->code;
+    } else {
+        page_write(&page);
+        rc = page_close(page.out, simulation->html, error);
     }
     free(page.values);
     return rc;

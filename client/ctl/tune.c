@@ -6,6 +6,7 @@
  * to give is measured again on later steps of another seed, which no choice was made on. */
 #include "client/ctl/tune.h"
 
+#include "client/ctl/page.h"
 #include "client/ctl/statistics.h"
 
 #include <assert.h>
@@ -225,6 +226,21 @@ static void front_find(struct tuning *tuning) {
     }
 }
 
+size_t tune_front_next(const struct tuning *tuning, size_t at) {
+    size_t next = tuning->count;
+    for (size_t i = 0; i < tuning->count; i++) {
+        const struct contender *contender = &tuning->contenders[i];
+        uint64_t delay_milli = contender->standing.delay_milli;
+        if (contender->front &&
+            (at == tuning->count || delay_milli > tuning->contenders[at].standing.delay_milli) &&
+            (next == tuning->count ||
+             delay_milli < tuning->contenders[next].standing.delay_milli)) {
+            next = i;
+        }
+    }
+    return next;
+}
+
 /* Steps of all the data, as far as `most`. */
 static int steps_count(struct tuning *tuning, uint64_t most, uint64_t *out) {
     struct error *error = &tuning->ctl->error;
@@ -283,6 +299,9 @@ static int tuning_open(struct tuning *tuning) {
         rc = error_set(error, -ENOMEM, "no memory for %u candidates", CANDIDATES_MAX);
     }
     if (rc == 0) {
+        rc = page_check(tuning->html, error);
+    }
+    if (rc == 0) {
         rc = scenario_open(&tuning->scenario, error);
     }
     if (rc == 0) {
@@ -339,6 +358,9 @@ int ctl_tune(struct ctl *ctl, int argc, char **argv) {
     };
     tune_parse(&tuning, argc, argv);
     int rc = tuning_run(&tuning);
+    if (rc == 0 && tuning.html != NULL) {
+        rc = tune_write_html(&tuning, &ctl->error);
+    }
     if (rc == 0 && ctl->json) {
         tune_print_json(&tuning);
     } else if (rc == 0) {

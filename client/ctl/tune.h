@@ -63,6 +63,7 @@ struct tuning {
     uint32_t tolerance_ppm; /* or TUNE_TOLERANCE_ANY */
     const char *seed;       /* NULL: the config's */
     const char *check_seed; /* NULL: the one after it */
+    const char *html;       /* NULL: no page */
     struct measure_options options;
     struct config *config; /* without any candidate's settings */
     char check_seed_text[24];
@@ -79,6 +80,13 @@ size_t candidates_make(const struct plan_options *plan, uint32_t tolerance_ppm,
 
 /* tune_options.c: fills `tuning` from the command line; usage errors do not return. */
 void tune_parse(struct tuning *tuning, int argc, char **argv);
+
+/* tune_html.c: a page at tuning->html. */
+int tune_write_html(const struct tuning *tuning, struct error *error);
+
+/* The next on the front after `at` by delay, which tells its members apart; the first after
+ * `count`, and `count` after the last. */
+size_t tune_front_next(const struct tuning *tuning, size_t at);
 
 /* tune_print.c, on stdout. */
 void tune_print(const struct tuning *tuning);

@@ -18,6 +18,7 @@ enum {
     OPTION_DELAY_MAX,
     OPTION_TOLERANCE,
     OPTION_OBJECTIVE,
+    OPTION_HTML,
 };
 
 static void objective_parse(struct tuning *tuning, const char *text, struct argp_state *state) {
@@ -57,6 +58,9 @@ static error_t option_parse(int key, char *arg, struct argp_state *state) {
     case OPTION_OBJECTIVE:
         objective_parse(tuning, arg, state);
         return 0;
+    case OPTION_HTML:
+        tuning->html = arg;
+        return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "takes no argument '%s'", arg);
         return 0;
@@ -82,6 +86,7 @@ static const struct argp_option options[] = {
     {"warm-up", OPTION_WARM_UP, "N", 0,
      "Steps before both, not counted (a tenth, at least queues.max_age; none when the data end)",
      0},
+    {"html", OPTION_HTML, "FILE", 0, "Write a page with figures too", 0},
     {0},
 };
 

@@ -11,23 +11,6 @@
 
 #define LEVEL_DEFAULT "preset"
 
-/* The next on the front after `at` by delay, which tells its members apart; the first after
- * `count`, and `count` after the last. */
-static size_t front_next(const struct tuning *tuning, size_t at) {
-    size_t next = tuning->count;
-    for (size_t i = 0; i < tuning->count; i++) {
-        const struct contender *contender = &tuning->contenders[i];
-        uint64_t delay_milli = contender->standing.delay_milli;
-        if (contender->front &&
-            (at == tuning->count || delay_milli > tuning->contenders[at].standing.delay_milli) &&
-            (next == tuning->count ||
-             delay_milli < tuning->contenders[next].standing.delay_milli)) {
-            next = i;
-        }
-    }
-    return next;
-}
-
 static void print_row(struct table *table, const struct tuning *tuning, size_t index) {
     const struct contender *contender = &tuning->contenders[index];
     const struct outcome *tuned = &contender->tuned.measured.outcome;
@@ -68,8 +51,8 @@ static void print_front(const struct tuning *tuning) {
     struct table table;
     table_init(&table, tuning->objective == OBJECTIVE_TIME ? time : balance,
                sizeof balance / sizeof balance[0]);
-    for (size_t i = front_next(tuning, tuning->count); i < tuning->count;
-         i = front_next(tuning, i)) {
+    for (size_t i = tune_front_next(tuning, tuning->count); i < tuning->count;
+         i = tune_front_next(tuning, i)) {
         print_row(&table, tuning, i);
     }
     table_print(&table, stdout);
@@ -248,8 +231,8 @@ void tune_print_json(const struct tuning *tuning) {
     config_json(&json, tuning);
     json_key(&json, "front");
     json_array_begin(&json);
-    for (size_t i = front_next(tuning, tuning->count); i < tuning->count;
-         i = front_next(tuning, i)) {
+    for (size_t i = tune_front_next(tuning, tuning->count); i < tuning->count;
+         i = tune_front_next(tuning, i)) {
         contender_json(&json, &tuning->contenders[i]);
     }
     json_array_end(&json);

@@ -77,6 +77,7 @@ static const struct refusal shared[] = {
     {"--attention-scale", "x", USAGE, "--attention-scale 'x'"},
     {"--attention-scale", "1000001", REFUSED, "attention_permille = 1000001"},
     {"--linear-scale", "x", USAGE, "--linear-scale 'x'"},
+    {"--html", "/nowhere/page", MISSING, "/nowhere/page: cannot be written"},
     {"--socket", NULL, 0, NULL}, /* not asked: any path may be one */
     {"--state", NULL, 0, NULL},
     {"--json", NULL, 0, NULL},
@@ -94,7 +95,6 @@ static const struct refusal simulate[] = {
     {"--exact", "65", USAGE, "up to 64"},
     {"--exact", "2,0", USAGE, "seconds 0"},
     {"--exact-groups", "0", USAGE, "--exact-groups 0"},
-    {"--html", "/nowhere/page", MISSING, "/nowhere/page: cannot be written"},
     {"--calibrate", "5", USAGE, "not two times"},
     {"--calibrate", "5,0", USAGE, "--calibrate 0"},
     {"--calibrate", "9,8", REFUSED, "measure again"},

@@ -363,6 +363,50 @@ static void a_tolerance_holds_for_all_of_the_front(void **state) {
     ran_free(&ran);
 }
 
+static size_t count_of(const char *text, const char *what) {
+    size_t count = 0;
+    for (const char *at = strstr(text, what); at != NULL; at = strstr(at + 1, what)) {
+        count++;
+    }
+    return count;
+}
+
+static void a_page_shows_the_front_and_needs_nothing_else(void **state) {
+    (void)state;
+    struct world world;
+    struct ran ran = {0};
+    world_open(&world);
+    for (int time = 0; time < 2; time++) {
+        char html[512];
+        char *page = NULL;
+        size_t bytes = 0;
+        (void)snprintf(html, sizeof html, "--html=%s", world_path(&world, "page.html"));
+        ran_ctl(&ran, "tune", "--distribution", "wlb128k", "--micro-batches", "4", "--steps", "10",
+                "--warm-up", "4", "--json", html, time ? "--objective=time" : "--objective=balance",
+                NULL);
+        ran_expect(&ran, 0);
+        json_t *answer = ran_json(&ran);
+        FILE *file = fopen(world_path(&world, "page.html"), "r");
+        assert_non_null(file);
+        assert_true(getdelim(&page, &bytes, '\0', file) > 0);
+        assert_int_equal(fclose(file), 0);
+        size_t front = json_array_size(json_object_get(answer, "front"));
+        assert_int_equal(count_of(page, "<svg"), 1);
+        assert_int_equal(count_of(page, "<tr><td>"), front);
+        assert_true(count_of(page, "<circle") >= front);
+        assert_int_equal(count_of(page, "<b>"), 1);
+        assert_non_null(strstr(page, text_member(json_object_get(answer, "best"), "name")));
+        assert_non_null(strstr(page, "</html>"));
+        assert_null(strstr(page, "http"));
+        assert_null(strstr(page, "<script"));
+        assert_null(strstr(page, "nan"));
+        json_decref(answer);
+        free(page);
+    }
+    ran_free(&ran);
+    world_close(&world);
+}
+
 static void wrong_limits_are_refused(void **state) {
     (void)state;
     static const char *const refused[][2] = {
@@ -402,6 +446,7 @@ int main(void) {
         cmocka_unit_test(the_same_question_has_the_same_answer),
         cmocka_unit_test(data_that_end_are_halved),
         cmocka_unit_test(a_tolerance_holds_for_all_of_the_front),
+        cmocka_unit_test(a_page_shows_the_front_and_needs_nothing_else),
         cmocka_unit_test(wrong_limits_are_refused),
     };
     ran_environment_clear();
