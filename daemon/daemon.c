@@ -149,8 +149,24 @@ static void daemon_notify_status(struct daemon *daemon) {
                 daemon->reader->backend);
 }
 
+/* A tick that comes more than one too late says that the daemon stood still: it was stopped, or the
+ * machine. What clients sent meanwhile has not been read, so none of it is their silence. */
+static void daemon_forgive_stop(struct daemon *daemon, uint64_t now_ns) {
+    uint64_t since_ns = daemon->ticked_ns;
+    daemon->ticked_ns = now_ns;
+    if (now_ns - since_ns <= 2 * daemon->tick_ns) {
+        return;
+    }
+    uint64_t stood_ns = now_ns - since_ns - daemon->tick_ns;
+    roster_forgive(&daemon->roster, since_ns, stood_ns);
+    server_forgive(&daemon->server, stood_ns, now_ns);
+    log_line(LOG_WARNING, "daemon", "stood still; leases are that much longer ms=%" PRIu64,
+             stood_ns / 1000000u);
+}
+
 static void daemon_tick(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
+    daemon_forgive_stop(daemon, uv_hrtime());
     if (feed_reap(&daemon->feed) > 0) {
         log_line(LOG_DEBUG, "reader", "reads were done that nobody had announced");
     }
@@ -419,6 +435,8 @@ static void daemon_start_timers(struct daemon *daemon) {
     tick_ms = tick_ms > DAEMON_TICK_MS_MAX ? DAEMON_TICK_MS_MAX : tick_ms;
     (void)uv_timer_init(&daemon->loop, &daemon->tick);
     daemon_adopt(daemon, &daemon->tick);
+    daemon->tick_ns = tick_ms * 1000000u;
+    daemon->ticked_ns = uv_hrtime();
     (void)uv_timer_start(&daemon->tick, daemon_tick, tick_ms, tick_ms);
     (void)uv_timer_init(&daemon->loop, &daemon->watchdog);
     daemon_adopt(daemon, &daemon->watchdog);

@@ -72,8 +72,10 @@ struct daemon {
     uv_timer_t tick;
     uv_timer_t watchdog;
     uv_signal_t terminate, interrupt, reload;
-    uint32_t handles; /* of those above, open */
-    bool dirty;       /* something happened since the last turn */
+    uint32_t handles;   /* of those above, open */
+    uint64_t tick_ns;   /* from one `tick` to the next */
+    uint64_t ticked_ns; /* when `tick` last came */
+    bool dirty;         /* something happened since the last turn */
 
     struct ahead *ahead;
     struct memo *memo;

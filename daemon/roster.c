@@ -111,6 +111,13 @@ void roster_leave(struct roster *roster, struct member *member, uint64_t now_ns)
     member->lease_end_ns = now_ns + roster->lease_ns;
 }
 
+void roster_forgive(struct roster *roster, uint64_t since_ns, uint64_t ns) {
+    for (uint32_t i = 0; i < roster->count; i++) {
+        struct member *member = &roster->members[i];
+        member->lease_end_ns += member->lease_end_ns > since_ns ? ns : 0;
+    }
+}
+
 bool roster_advance(struct roster *roster, uint64_t now_ns) {
     uint64_t lowest = UINT64_MAX;
     for (uint32_t i = 0; i < roster->count; i++) {

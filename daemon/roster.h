@@ -68,6 +68,9 @@ int roster_join(struct roster *roster, struct member *member, uint64_t now_ns);
 /* The session is gone; its claims live for one lease. */
 void roster_leave(struct roster *roster, struct member *member, uint64_t now_ns);
 
+/* From since_ns on the daemon stood still for `ns`: leases that lived then are so much longer. */
+void roster_forgive(struct roster *roster, uint64_t since_ns, uint64_t ns);
+
 /* Recomputes committed_step; true when it rose. */
 bool roster_advance(struct roster *roster, uint64_t now_ns);
 

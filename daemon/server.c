@@ -530,6 +530,15 @@ void server_pump(struct server *server, uint64_t now_ns) {
     }
 }
 
+void server_forgive(struct server *server, uint64_t ns, uint64_t now_ns) {
+    for (uint32_t i = 0; i < server->conn_count; i++) {
+        session_forgive(&server->conns[i]->session, ns, now_ns);
+    }
+    for (uint32_t i = 0; i < server->data_count; i++) {
+        server->data_conns[i]->start_ns = now_ns;
+    }
+}
+
 void server_tick(struct server *server, uint64_t now_ns) {
     for (uint32_t i = server->conn_count; i-- > 0;) {
         struct conn *conn = server->conns[i];

@@ -89,6 +89,9 @@ void server_pump(struct server *server, uint64_t now_ns);
 /* Time passes: leases, deadlines, tokens that did not come. */
 void server_tick(struct server *server, uint64_t now_ns);
 
+/* The daemon stood still for `ns` before now: nobody is to blame for not having been heard. */
+void server_forgive(struct server *server, uint64_t ns, uint64_t now_ns);
+
 /* Of conn.c: the connection is gone from the list, its handle not yet. */
 void server_forget(struct server *server, struct conn *conn);
 

@@ -254,6 +254,15 @@ void session_drained(struct session *session, uint64_t now_ns) {
     session->progress_ns = now_ns;
 }
 
+static uint64_t session_later(uint64_t then_ns, uint64_t ns, uint64_t now_ns) {
+    return now_ns - then_ns < ns ? now_ns : then_ns + ns;
+}
+
+void session_forgive(struct session *session, uint64_t ns, uint64_t now_ns) {
+    session->start_ns = session_later(session->start_ns, ns, now_ns);
+    session->progress_ns = session_later(session->progress_ns, ns, now_ns);
+}
+
 int session_tick(struct session *session, uint64_t now_ns) {
     if (session->state == SESSION_CLOSED) {
         return 0;

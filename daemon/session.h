@@ -199,6 +199,10 @@ void session_pump(struct session *session, uint64_t now_ns);
 /* Output left: the peer reads. */
 void session_drained(struct session *session, uint64_t now_ns);
 
+/* The daemon stood still for `ns` before now and heard nobody: that was no silence of the peer's.
+ */
+void session_forgive(struct session *session, uint64_t ns, uint64_t now_ns);
+
 /* Deadlines and leases. 0, or -ETIMEDOUT: told the peer as far as possible, to be closed. */
 int session_tick(struct session *session, uint64_t now_ns);
 

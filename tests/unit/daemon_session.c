@@ -798,6 +798,32 @@ static void unanswered_commits_are_bounded(void **state) {
 
 /* Leases */
 
+static void a_stop_of_the_daemon_is_nobodys_silence(void **state) {
+    (void)state;
+    struct world_session *gone = bound(1, 1, 1);
+    struct member *left = gone->session.member;
+    session_deinit(&gone->session, world.now_ns);
+    struct world_session *stuck = streaming(0, 0, 0, 2);
+    struct world_session *other = streaming(2, 0, 1, 8);
+    world_pump(&world);
+    world_release(other, 0, 0);
+    world_release(other, 0, 1);
+    world_pump(&world);
+    assert_true(other->session.member->held_back);
+    uint64_t stopped_ns = world.now_ns;
+    world.now_ns += 300 * WORLD_SECOND_NS;
+    roster_forgive(&world.roster, stopped_ns, 300 * WORLD_SECOND_NS);
+    session_forgive(&stuck->session, 300 * WORLD_SECOND_NS, world.now_ns);
+    session_forgive(&stuck->session, 300 * WORLD_SECOND_NS, world.now_ns); /* never beyond now */
+    assert_int_equal(session_tick(&stuck->session, world.now_ns), 0);
+    assert_true(roster_live(left, world.now_ns));
+    world.now_ns += 61 * WORLD_SECOND_NS;
+    assert_int_equal(session_tick(&stuck->session, world.now_ns), -ETIMEDOUT);
+    assert_false(roster_live(left, world.now_ns));
+    roster_forgive(&world.roster, world.now_ns, 300 * WORLD_SECOND_NS);
+    assert_false(roster_live(left, world.now_ns)); /* it was over before */
+}
+
 static void a_silent_rank_is_cut_when_others_wait_for_it_and_not_before(void **state) {
     (void)state;
     struct world_session *stuck = streaming(0, 0, 0, 2);
@@ -1020,6 +1046,7 @@ int main(void) {
         TEST(a_step_is_forgotten_for_a_newer_one_in_its_place),
         TEST(a_commit_that_takes_longer_than_its_timeout_says_so),
         TEST(unanswered_commits_are_bounded),
+        TEST(a_stop_of_the_daemon_is_nobodys_silence),
         TEST(a_silent_rank_is_cut_when_others_wait_for_it_and_not_before),
         TEST(a_rank_that_speaks_keeps_its_lease),
         TEST(a_rank_that_does_not_read_is_cut_after_its_lease),

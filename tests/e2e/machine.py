@@ -1,0 +1,134 @@
+#!/usr/bin/python3
+"""What a machine does to a daemon: syncs that fail, a clock that is set, a stop of all that runs."""
+
+import contextlib
+import os
+import signal
+import socket
+import time
+
+from faults import small_world
+from service import log
+from world import FULL, digests, in_order, main
+
+PRELOAD = os.environ.get("BALLAST_FAULTY_MACHINE")
+HOUR, YEAR = 3600, 365 * 86400
+
+
+@contextlib.contextmanager
+def faulty_machine(world):
+    """Programs started inside meet the faults that faulty_machine.c takes from this folder."""
+    folder = os.path.join(world.dir, "machine")
+    os.mkdir(folder)
+    os.environ.update(LD_PRELOAD=PRELOAD, BALLAST_TEST_MACHINE=folder)
+    try:
+        yield folder
+    finally:
+        del os.environ["LD_PRELOAD"], os.environ["BALLAST_TEST_MACHINE"]
+
+
+def write(folder, name, text):
+    with open(os.path.join(folder, name + ".new"), "w") as f:
+        f.write(text)
+    os.rename(os.path.join(folder, name + ".new"), os.path.join(folder, name))
+
+
+def four_ranks(world, **options):
+    ranks = [world.rank(d, cp=c, think_ms=1, **options) for d in range(2) for c in range(2)]
+    all_go_on(world, ranks)
+    return ranks
+
+
+def all_go_on(world, ranks, batches=10):
+    before = [len(rank.lines()) for rank in ranks]
+    world.wait_for(lambda: all(len(r.lines()) > n + batches for r, n in zip(ranks, before)), "all are served", 20)
+
+
+def finish(ranks):
+    for rank in ranks:
+        rank.process.send_signal(signal.SIGTERM)
+    for rank in ranks:
+        in_order(rank.finish(), 2)
+
+
+def test_a_sync_that_fails_ends_the_daemon_within_a_second_and_nothing_is_acknowledged_after():
+    with small_world() as world:
+        with faulty_machine(world) as folder:
+            world.start()
+        ranks = four_ranks(world, connect_timeout_ms=60000)
+        write(folder, "sync", "")
+        started = time.monotonic()
+        assert world.daemon.wait(5) == 74
+        took = time.monotonic() - started
+        print(f"      ended after {took:.2f} s", flush=True)
+        assert took <= 1
+        assert "a restart recovers" in log(world)
+        # A rank takes a batch of a step only after its commit of the step before was acknowledged.
+        acknowledged = [max(line["step"] for line in rank.lines()) for rank in ranks]
+        os.unlink(os.path.join(folder, "sync"))
+        world.start()
+        status = world.live("status")
+        assert status["durable_step"] >= max(acknowledged), (status["durable_step"], acknowledged)
+        assert status["committed_step"] >= min(acknowledged), (status["committed_step"], acknowledged)
+        all_go_on(world, ranks)
+        finish(ranks)
+        world.stop()
+
+
+def test_setting_the_clock_changes_neither_order_nor_deadlines():
+    with small_world(daemon={"lease": "2s"}) as world, faulty_machine(world) as folder:
+        world.start()
+        ranks = four_ranks(world)
+        for seconds in (HOUR, -HOUR, 10 * YEAR, -10 * YEAR, 0):
+            write(folder, "clock", str(seconds))
+            all_go_on(world, ranks, 30)
+        assert world.live("status")["uptime_ms"] < 100000
+        assert "rank cut" not in log(world)
+        finish(ranks)
+        seen = digests(ranks[0].lines())
+        for step in list(seen)[:: max(1, len(seen) // 5)]:
+            assert world.plan(step)["digest"] == seen[step]
+        dead = world.rank(0, cp=0)
+        all_go_on(world, [dead], 2)
+        dead.process.kill()
+        dead.wait()
+        write(folder, "clock", str(10 * YEAR))
+        started = time.monotonic()
+        world.wait_for(lambda: world.live("status")["ranks"] == [], "the lease of a dead rank ends")
+        assert 1 < time.monotonic() - started < 4, "a lease is not of monotonic time"
+        world.stop()
+
+
+def test_a_stop_of_the_daemon_for_longer_than_the_lease_costs_nobody_anything():
+    seconds, lease = (60, "10s") if FULL else (3, "500ms")
+    with small_world(daemon={"lease": lease}) as world, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        path = os.path.join(world.dir, "notify")
+        notify.bind(path)
+        notify.setblocking(False)
+
+        def pings():
+            count = 0
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    count += b"WATCHDOG=1" in notify.recv(65536)
+            return count
+
+        world.start(ready=False, environment={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "300000"})
+        ranks = four_ranks(world, connect_timeout_ms=60000)
+        world.wait_for(lambda: pings() > 0, "the watchdog is fed")
+        world.daemon.send_signal(signal.SIGSTOP)
+        time.sleep(0.2)
+        pings()
+        time.sleep(seconds)
+        assert pings() == 0, "the watchdog is fed by a daemon that stands still"
+        world.daemon.send_signal(signal.SIGCONT)
+        all_go_on(world, ranks, 30)
+        world.wait_for(lambda: pings() > 0, "the watchdog is fed again")
+        assert "rank cut" not in log(world) and "rank left" not in log(world)
+        assert "stood still" in log(world)
+        finish(ranks)
+        world.stop()
+
+
+if __name__ == "__main__":
+    main(globals())
