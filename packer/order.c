@@ -4,10 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Digits for many items, and for so few that counters would cost more than another pass. */
 #define DIGIT_BITS_MAX 11u
-#define DIGIT_BITS_FEW 7u
-#define ITEMS_FEW      1024u
 
 size_t order_by_length_bytes(uint32_t items) {
     return 2 * sizeof(uint64_t) * (size_t)items;
@@ -56,8 +53,7 @@ void order_by_length(const uint32_t *lengths, uint32_t items, void *scratch, uin
         keys[i] = (uint64_t)(longest - lengths[i]) << 32 | i;
     }
     unsigned width = items > 0 ? order_bits(longest - shortest) : 0;
-    unsigned bits_max = items <= ITEMS_FEW ? DIGIT_BITS_FEW : DIGIT_BITS_MAX;
-    unsigned passes = (width + bits_max - 1) / bits_max;
+    unsigned passes = (width + DIGIT_BITS_MAX - 1) / DIGIT_BITS_MAX;
     for (unsigned pass = 0; pass < passes; pass++) {
         unsigned bits = (width + passes - 1) / passes;
         order_pass(keys, items, 32 + pass * bits, bits, spare);

@@ -1,14 +1,15 @@
 /* gather_bench: what a gathered row costs, beside a memcpy of as many bytes as are written, which
- * is the least that any copy can cost. Best of twenty, in nanoseconds a row. */
+ * is the least that any copy can cost. */
 #include "client/gather.h"
+#include "tests/bench/figure.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define BENCH_ROWS  (1u << 20)
-#define BENCH_TURNS 20
+#define BENCH_TURNS 21
+#define RATIO_LIMIT 1.25 /* of tokens from u16 to int32 in fragments of 512 and more */
 
 struct bench {
     struct gather_rows rows;
@@ -16,12 +17,6 @@ struct bench {
     void *out;
     const void *source; /* BENCH_ROWS int64_t for the memcpy */
 };
-
-static double bench_now_ns(void) {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
-}
 
 static void bench_tokens(const struct bench *bench) {
     gather_tokens(&bench->rows, bench->type, bench->out);
@@ -39,15 +34,40 @@ static void bench_memcpy(const struct bench *bench) {
     memcpy(bench->out, bench->source, (size_t)bench->type * BENCH_ROWS);
 }
 
-static double bench_run(const struct bench *bench, void (*work)(const struct bench *bench)) {
-    double best_ns = 1e18;
-    for (int turn = 0; turn < BENCH_TURNS; turn++) {
-        double begin_ns = bench_now_ns();
-        work(bench);
-        double took_ns = bench_now_ns() - begin_ns;
-        best_ns = took_ns < best_ns ? took_ns : best_ns;
+static double bench_time(const struct bench *bench, void (*work)(const struct bench *bench)) {
+    double begin_us = figure_cpu_us();
+    work(bench);
+    return (figure_cpu_us() - begin_us) * 1e3 / BENCH_ROWS;
+}
+
+static void bench_run(struct figures *figures, const struct bench *bench, uint32_t length) {
+    static const struct {
+        const char *name;
+        void (*work)(const struct bench *bench);
+    } ways[] = {{"tokens", bench_tokens}, {"labels", bench_labels}, {"positions", bench_positions}};
+    uint32_t turns = figures->smoke ? 1 : BENCH_TURNS;
+    char subject[64];
+    (void)snprintf(subject, sizeof subject, "fragments of %u, %u to %d", length,
+                   bench->rows.token_bytes, (int)bench->type);
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        double gathered_ns[BENCH_TURNS];
+        double copied_ns[BENCH_TURNS];
+        for (uint32_t turn = 0; turn < turns; turn++) {
+            gathered_ns[turn] = bench_time(bench, ways[i].work);
+            copied_ns[turn] = bench_time(bench, bench_memcpy);
+        }
+        bool judged = i == 0 && length >= 512 && bench->rows.token_bytes == 2 &&
+                      bench->type == BALLAST_INT32;
+        struct figure figure = {
+            .subject = subject,
+            .name = ways[i].name,
+            .unit = "ns/row",
+            .peer = "memcpy",
+            .rule = judged ? FIGURE_AT_MOST : FIGURE_REPORTED,
+            .limit = RATIO_LIMIT,
+        };
+        figures_add_turns(figures, &figure, gathered_ns, copied_ns, turns);
     }
-    return best_ns / BENCH_ROWS;
 }
 
 /* Fills the arrays with documents of `length` tokens, one fragment each. */
@@ -62,20 +82,18 @@ static void bench_split(uint32_t length, struct ballast_document *documents,
     }
 }
 
-static void bench_length(struct bench *bench, uint32_t length) {
+static void bench_length(struct figures *figures, struct bench *bench, uint32_t length) {
     bench->rows.fragment_count = BENCH_ROWS / length;
     for (uint32_t token_bytes = 2; token_bytes <= 4; token_bytes += 2) {
         for (int type = BALLAST_INT32; type <= BALLAST_INT64; type += 4) {
             bench->rows.token_bytes = token_bytes;
             bench->type = (enum ballast_type)type;
-            printf("%8u %4u %4d %8.2f %8.2f %9.2f %8.2f\n", length, token_bytes, type,
-                   bench_run(bench, bench_tokens), bench_run(bench, bench_labels),
-                   bench_run(bench, bench_positions), bench_run(bench, bench_memcpy));
+            bench_run(figures, bench, length);
         }
     }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     static const uint32_t lengths[] = {64, 512, BENCH_ROWS};
     struct ballast_document *documents = calloc(BENCH_ROWS, sizeof *documents);
     struct ballast_fragment *fragments = calloc(BENCH_ROWS, sizeof *fragments);
@@ -85,6 +103,8 @@ int main(void) {
     void *source = calloc(BENCH_ROWS, sizeof(int64_t));
     void *out = calloc(BENCH_ROWS, sizeof(int64_t));
     int code = EXIT_FAILURE;
+    struct figures figures;
+    figures_begin(&figures, "gather", &argc, argv);
     if (documents != NULL && fragments != NULL && first_rows != NULL && successors != NULL &&
         tokens != NULL && source != NULL && out != NULL) {
         struct bench bench = {.rows = {.documents = documents,
@@ -97,13 +117,11 @@ int main(void) {
         memset(tokens, 1, 4 * (BENCH_ROWS + 1));
         memset(source, 1, BENCH_ROWS * sizeof(int64_t));
         memset(out, 1, BENCH_ROWS * sizeof(int64_t));
-        printf("%8s %4s %4s %8s %8s %9s %8s\n", "fragment", "from", "to", "tokens", "labels",
-               "positions", "memcpy");
         for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
             bench_split(lengths[i], documents, fragments, first_rows, successors);
-            bench_length(&bench, lengths[i]);
+            bench_length(&figures, &bench, lengths[i]);
         }
-        code = EXIT_SUCCESS;
+        code = figures_end(&figures);
     }
     free(out);
     free(source);

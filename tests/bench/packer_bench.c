@@ -1,15 +1,15 @@
 /* packer_bench: what packing costs, against libc's qsort of the same lengths.
  *
- *     packer_bench [--json] [--smoke]
- *
  * Documents by a fixed recipe (97.5 % lognormal around 2,000 tokens, the rest a Pareto tail up to
  * 131072), as they are and capped at 32768, work L * (L + 49152), bins of 1.5 times the mean
  * tokens. Sorting, packing, and packing with refinement to 1e-4 take turns; each figure is the
  * median of 7 turns, in CPU time of the thread, so that other work on the machine weighs little.
- * Every figure stands beside its limit; exit 1 if one is over. --smoke: one turn, and limits are
- * not judged. */
+ * Then how it grows: with the bins, 32 documents each, and with the documents of 64 bins, time over
+ * D log D is set beside that of the smallest. qsort, which is D log D itself, shows how much of a
+ * growth is the memory's. */
 #include "packer/greedy.h"
 #include "packer/refine.h"
+#include "tests/bench/figure.h"
 #include "tests/property/splitmix.h"
 
 #include <assert.h>
@@ -19,30 +19,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#define SEED      20250707u
-#define TURNS_MAX 7u
-#define GAP_PPM   100u
+#define SEED          20250707u
+#define TURNS         7u
+#define GAP_PPM       100u
+#define CAP_RAW       131072u
+#define CAP_LOW       32768u
+#define GROWTH_LIMIT  2.0
+#define GROWTH_BINS   64u
+#define GROWTH_MOST   4096u
+#define GROWTH_SHARE  32u   /* documents a bin */
+#define GROWTH_REPEAT 4096u /* bins' worth of work in a turn */
 
 struct world {
-    const char *name;
     uint32_t items;
     uint32_t bins;
     uint32_t cap;     /* longest document */
     uint32_t repeats; /* in one turn, so that the clock can see it */
 };
 
-static const struct world worlds[] = {
-    {"512 -> 16 raw", 512, 16, 131072, 64},        {"512 -> 16 capped", 512, 16, 32768, 64},
-    {"8192 -> 64 raw", 8192, 64, 131072, 4},       {"8192 -> 64 capped", 8192, 64, 32768, 4},
-    {"100000 -> 512 raw", 100000, 512, 131072, 1}, {"100000 -> 512 capped", 100000, 512, 32768, 1},
-};
-
-#define WORLDS (sizeof worlds / sizeof worlds[0])
-
 struct bench {
-    const struct world *world;
+    struct world world;
     struct pack_input input;
     uint32_t *lengths;
     uint64_t *works;
@@ -58,29 +55,10 @@ struct bench {
 
 /* One turn each, us per repeat. */
 struct times {
-    double qsort[TURNS_MAX];
-    double pack[TURNS_MAX];
-    double refined[TURNS_MAX];
+    double qsort[TURNS];
+    double pack[TURNS];
+    double refined[TURNS];
 };
-
-struct figures {
-    double qsort_us;
-    double pack_us;
-    double refined_us;
-    double pack_ratio;
-    double refined_ratio;
-    double above_bound_ppm;
-};
-
-static const double pack_ratio_max = 1.0;
-static const double refined_ratio_max = 2.0;
-static const double above_bound_ppm_max = GAP_PPM;
-
-static double now_us(void) {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
-}
 
 static double draw_unit(uint64_t *random) {
     return ((double)(splitmix_next(random) >> 11) + 0.5) / 9007199254740992.0;
@@ -108,7 +86,7 @@ static void bench_open(struct bench *bench, const struct world *world) {
     uint32_t items = world->items;
     uint64_t random = SEED;
     uint64_t tokens = 0;
-    bench->world = world;
+    bench->world = *world;
     bench->lengths = reserve(items * sizeof *bench->lengths);
     bench->works = reserve(items * sizeof *bench->works);
     bench->unsorted = reserve((size_t)items * world->repeats * sizeof *bench->unsorted);
@@ -147,21 +125,21 @@ static int compare_lengths(const void *a, const void *b) {
 }
 
 static double time_qsort(struct bench *bench) {
-    uint32_t items = bench->world->items;
-    for (uint32_t i = 0; i < bench->world->repeats; i++) {
+    uint32_t items = bench->world.items;
+    for (uint32_t i = 0; i < bench->world.repeats; i++) {
         memcpy(bench->unsorted + (size_t)i * items, bench->lengths, items * sizeof(uint32_t));
     }
-    double start = now_us();
-    for (uint32_t i = 0; i < bench->world->repeats; i++) {
+    double start = figure_cpu_us();
+    for (uint32_t i = 0; i < bench->world.repeats; i++) {
         qsort(bench->unsorted + (size_t)i * items, items, sizeof(uint32_t), compare_lengths);
     }
-    return (now_us() - start) / bench->world->repeats;
+    return (figure_cpu_us() - start) / bench->world.repeats;
 }
 
 static double time_pack(struct bench *bench, bool refine) {
     const struct refine_options options = {GAP_PPM, UINT64_MAX};
-    double start = now_us();
-    for (uint32_t i = 0; i < bench->world->repeats; i++) {
+    double start = figure_cpu_us();
+    for (uint32_t i = 0; i < bench->world.repeats; i++) {
         pack_greedy(&bench->input, bench->pack_scratch, bench->bin_of, bench->order,
                     bench->bin_work, bench->bin_tokens);
         if (refine) {
@@ -170,108 +148,123 @@ static double time_pack(struct bench *bench, bool refine) {
                                         bench->bin_tokens);
         }
     }
-    return (now_us() - start) / bench->world->repeats;
+    return (figure_cpu_us() - start) / bench->world.repeats;
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, uint32_t count) {
-    qsort(values, count, sizeof *values, compare_doubles);
-    return values[count / 2];
-}
-
-/* The median over the turns of `above` over `below`; both keep their order. */
-static double median_ratio(const double *above, const double *below, uint32_t turns) {
-    double ratios[TURNS_MAX];
+static void bench_run(struct bench *bench, uint32_t turns, struct times *times) {
     for (uint32_t turn = 0; turn < turns; turn++) {
-        ratios[turn] = above[turn] / below[turn];
+        times->qsort[turn] = time_qsort(bench);
+        times->pack[turn] = time_pack(bench, false);
+        times->refined[turn] = time_pack(bench, true);
     }
-    return median(ratios, turns);
 }
 
-static struct figures bench_run(struct bench *bench, uint32_t turns) {
+static void measure(struct figures *figures, const struct world *world) {
+    uint32_t turns = figures->smoke ? 1 : TURNS;
+    char subject[64];
+    struct bench bench = {0};
     struct times times;
-    for (uint32_t turn = 0; turn < turns; turn++) {
-        times.qsort[turn] = time_qsort(bench);
-        times.pack[turn] = time_pack(bench, false);
-        times.refined[turn] = time_pack(bench, true);
-    }
-    struct refine_report report = bench->report;
-    return (struct figures){
-        .pack_ratio = median_ratio(times.pack, times.qsort, turns),
-        .refined_ratio = median_ratio(times.refined, times.qsort, turns),
-        .above_bound_ppm = (double)(report.max - report.bound) * 1e6 / (double)report.bound,
-        .qsort_us = median(times.qsort, turns),
-        .pack_us = median(times.pack, turns),
-        .refined_us = median(times.refined, turns),
+    double sorted[TURNS];
+    bench_open(&bench, world);
+    bench_run(&bench, turns, &times);
+    memcpy(sorted, times.qsort, sizeof sorted);
+    (void)snprintf(subject, sizeof subject, "%" PRIu32 " -> %" PRIu32 "%s", world->items,
+                   world->bins, world->cap == CAP_RAW ? "" : " capped");
+    struct figure figure = {.subject = subject, .name = "pack", .unit = "us", .peer = "qsort"};
+    figure.rule = FIGURE_AT_MOST;
+    figure.limit = 1.0;
+    figures_add_turns(figures, &figure, times.pack, times.qsort, turns);
+    figure.name = "pack and refine";
+    figure.limit = 2.0;
+    figures_add_turns(figures, &figure, times.refined, sorted, turns);
+    uint64_t above = bench.report.max - bench.report.bound;
+    figure = (struct figure){
+        .subject = subject,
+        .name = "above the bound",
+        .unit = "ppm",
+        .value = (double)above * 1e6 / (double)bench.report.bound,
+        .rule = FIGURE_AT_MOST,
+        .limit = GAP_PPM,
+    };
+    figures_add(figures, &figure);
+    bench_close(&bench);
+}
+
+/* Time over D log D, ns. */
+struct normalised {
+    double qsort;
+    double pack;
+    double refined;
+};
+
+static struct normalised normalise(const struct world *world, uint32_t turns) {
+    struct bench bench = {0};
+    struct times times;
+    bench_open(&bench, world);
+    bench_run(&bench, turns, &times);
+    bench_close(&bench);
+    double unit = (double)world->items * log2(world->items) / 1e3;
+    return (struct normalised){
+        .qsort = figure_least(times.qsort, turns) / unit,
+        .pack = figure_least(times.pack, turns) / unit,
+        .refined = figure_least(times.refined, turns) / unit,
     };
 }
 
-static bool figures_within(const struct figures *figures) {
-    return figures->pack_ratio <= pack_ratio_max && figures->refined_ratio <= refined_ratio_max &&
-           figures->above_bound_ppm <= above_bound_ppm_max;
-}
-
-static void print_table(const struct figures *figures) {
-    printf("%-20s %9s  %9s %16s  %10s %16s  %18s\n", "WORLD", "QSORT us", "PACK us",
-           "x QSORT (LIMIT)", "REFINED us", "x QSORT (LIMIT)", "ABOVE BOUND, ppm");
-    for (size_t i = 0; i < WORLDS; i++) {
-        printf("%-20s %9.1f  %9.1f %9.2f (%.2f)  %10.1f %9.2f (%.2f)  %9.2f (%.0f)%s\n",
-               worlds[i].name, figures[i].qsort_us, figures[i].pack_us, figures[i].pack_ratio,
-               pack_ratio_max, figures[i].refined_us, figures[i].refined_ratio, refined_ratio_max,
-               figures[i].above_bound_ppm, above_bound_ppm_max,
-               figures_within(&figures[i]) ? "" : "  OVER");
+static void grow(struct figures *figures, bool bins_grow) {
+    struct normalised first = {0};
+    for (uint32_t size = GROWTH_BINS; size <= GROWTH_MOST; size *= 4) {
+        struct world world = {
+            .items = size * GROWTH_SHARE,
+            .bins = bins_grow ? size : GROWTH_BINS,
+            .cap = CAP_RAW,
+            .repeats = figures->smoke ? 1 : GROWTH_REPEAT / size,
+        };
+        struct normalised now = normalise(&world, figures->smoke ? 1 : TURNS);
+        first = size == GROWTH_BINS ? now : first;
+        const struct {
+            const char *name;
+            double now;
+            double first;
+        } growths[] = {
+            {"pack / D log D", now.pack, first.pack},
+            {"pack, refine / D log D", now.refined, first.refined},
+            {"qsort / D log D", now.qsort, first.qsort},
+        };
+        char subject[64];
+        (void)snprintf(subject, sizeof subject, "%" PRIu32 " -> %" PRIu32, world.items, world.bins);
+        for (size_t i = 0; i < 3; i++) {
+            struct figure figure = {
+                .subject = subject,
+                .name = growths[i].name,
+                .unit = "ns",
+                .value = growths[i].now,
+                .peer = "smallest",
+                .peer_value = growths[i].first,
+                .ratio = growths[i].now / growths[i].first,
+                .rule = i < 2 ? FIGURE_AT_MOST : FIGURE_REPORTED,
+                .limit = GROWTH_LIMIT,
+            };
+            figures_add(figures, &figure);
+        }
     }
-}
-
-static void print_figure(const char *world, const char *name, double value, double limit,
-                         bool last) {
-    printf("    {\"world\": \"%s\", \"figure\": \"%s\", \"value\": %.4f, \"limit\": %.4f, "
-           "\"within\": %s}%s\n",
-           world, name, value, limit, value <= limit ? "true" : "false", last ? "" : ",");
-}
-
-static void print_json(const struct figures *figures) {
-    printf("{\"bench\": \"packer\", \"figures\": [\n");
-    for (size_t i = 0; i < WORLDS; i++) {
-        const char *name = worlds[i].name;
-        print_figure(name, "pack_over_qsort", figures[i].pack_ratio, pack_ratio_max, false);
-        print_figure(name, "refined_over_qsort", figures[i].refined_ratio, refined_ratio_max,
-                     false);
-        print_figure(name, "above_bound_ppm", figures[i].above_bound_ppm, above_bound_ppm_max,
-                     i + 1 == WORLDS);
-    }
-    printf("]}\n");
 }
 
 int main(int argc, char **argv) {
-    bool json = false;
-    bool smoke = false;
-    for (int i = 1; i < argc; i++) {
-        json = json || strcmp(argv[i], "--json") == 0;
-        smoke = smoke || strcmp(argv[i], "--smoke") == 0;
-        if (strcmp(argv[i], "--json") != 0 && strcmp(argv[i], "--smoke") != 0) {
-            fprintf(stderr, "usage: packer_bench [--json] [--smoke]\n");
-            return 2;
-        }
+    static const struct world worlds[] = {
+        {512, 16, CAP_RAW, 64}, {512, 16, CAP_LOW, 64},    {8192, 64, CAP_RAW, 4},
+        {8192, 64, CAP_LOW, 4}, {100000, 512, CAP_RAW, 1}, {100000, 512, CAP_LOW, 1},
+    };
+    struct figures figures;
+    figures_begin(&figures, "packer", &argc, argv);
+    if (argc > 1) {
+        fprintf(stderr, "usage: packer_bench [--json] [--smoke]\n");
+        return 2;
     }
-    struct figures figures[WORLDS];
-    bool within = true;
-    for (size_t i = 0; i < WORLDS; i++) {
-        struct bench bench = {0};
-        bench_open(&bench, &worlds[i]);
-        figures[i] = bench_run(&bench, smoke ? 1 : TURNS_MAX);
-        bench_close(&bench);
-        within = within && figures_within(&figures[i]);
+    for (size_t i = 0; i < sizeof worlds / sizeof worlds[0]; i++) {
+        measure(&figures, &worlds[i]);
     }
-    if (json) {
-        print_json(figures);
-    } else {
-        print_table(figures);
-    }
-    return within || smoke ? 0 : 1;
+    grow(&figures, true);
+    grow(&figures, false);
+    return figures_end(&figures);
 }

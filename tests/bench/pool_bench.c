@@ -1,24 +1,18 @@
 /* pool_bench: time of a whole pool plan, three placements and the exchange written out, against
  * sorting its tiles' loads with qsort, from 512 to 65,536 tiles over 128 workers; and time a tile,
  * which should not rise with their number. 8 sequences of 1M tokens, CP 16, 4 head shards. */
+#include "tests/bench/figure.h"
 #include "tests/sim/pools_world.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#define ROUNDS_MAX       50u
-#define LIMIT_TILES      4096u
-#define LIMIT_NS         10000000u /* for so many tiles */
-#define LIMIT_GROWTH_PCT 20u       /* of the time a tile, over the fewest tiles' */
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
+#define ROUNDS       15u
+#define LIMIT_TILES  4096u
+#define LIMIT_MS     10.0 /* for so many tiles */
+#define LIMIT_GROWTH 1.2  /* of the time a tile, over the fewest tiles' */
 
 static int by_value(const void *a, const void *b) {
     uint64_t x;
@@ -28,27 +22,69 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static uint64_t median(uint64_t *values, uint32_t count) {
-    qsort(values, count, sizeof *values, by_value);
-    return values[count / 2];
-}
-
-static uint64_t sort_ns(const struct pooled *pooled, uint32_t tiles, uint64_t *loads) {
+static double sort_us(const struct pooled *pooled, uint32_t tiles, uint64_t *loads) {
     for (uint32_t i = 0; i < tiles; i++) {
         loads[i] = pooled->tiles.pieces[i / 4].pairs;
     }
-    uint64_t start = now_ns();
+    double start = figure_cpu_us();
     qsort(loads, tiles, sizeof *loads, by_value);
-    return now_ns() - start;
+    return figure_cpu_us() - start;
 }
 
-/* Returns the time a tile. */
-static uint64_t measure(const struct windows *windows, uint32_t block_rows, uint32_t rounds) {
+struct outcome_of {
+    uint32_t block_rows;
+    uint32_t tiles;
+    size_t transfers;
+    const struct pool_shape *shape;
+    const struct pool_outcome *outcome;
+};
+
+static void report(struct figures *figures, const struct outcome_of *of, double *plan_us,
+                   double *qsort_us, uint32_t rounds, double *first_ns) {
+    char subject[64];
+    (void)snprintf(subject, sizeof subject, "%" PRIu32 " tiles of %" PRIu32, of->tiles,
+                   of->block_rows);
+    struct figure figure = {.subject = subject, .name = "plan", .unit = "us", .peer = "qsort"};
+    figures_add_turns(figures, &figure, plan_us, qsort_us, rounds);
+    double tile_ns = figure_least(plan_us, rounds) * 1e3 / of->tiles;
+    *first_ns = *first_ns > 0 ? *first_ns : tile_ns;
+    if (of->tiles == LIMIT_TILES) {
+        figure = (struct figure){.subject = subject, .name = "plan", .unit = "ms"};
+        figure.value = figure_median(plan_us, rounds) / 1e3;
+        figure.rule = FIGURE_AT_MOST;
+        figure.limit = LIMIT_MS;
+        figures_add(figures, &figure);
+    }
+    figure = (struct figure){
+        .subject = subject,
+        .name = "plan / tile",
+        .unit = "ns",
+        .value = tile_ns,
+        .peer = "smallest",
+        .peer_value = *first_ns,
+        .ratio = tile_ns / *first_ns,
+        .rule = FIGURE_AT_MOST,
+        .limit = LIMIT_GROWTH,
+    };
+    figures_add(figures, &figure);
+    figure = (struct figure){.subject = subject, .name = "imbalance", .unit = "x mean"};
+    figure.value = (double)of->outcome->load_max * pool_workers(of->shape) /
+                   (double)of->outcome->load_sum;
+    figures_add(figures, &figure);
+    figure = (struct figure){.subject = subject, .name = "transfers", .unit = ""};
+    figure.value = (double)of->transfers;
+    figures_add(figures, &figure);
+}
+
+/* `first_ns`: the time a tile of the fewest, 0 before. */
+static void measure(struct figures *figures, const struct windows *windows, uint32_t block_rows,
+                    double *first_ns) {
     static const uint32_t members[] = {0, 1, 2, 3, 4, 5, 6, 7};
     static const struct pool_exchange_options options = {.prefix = true};
     struct pool_shape shape = {8, 16, block_rows, 4, 128, 4, 256, 2};
-    uint64_t plan_ns[ROUNDS_MAX];
-    uint64_t qsort_ns[ROUNDS_MAX];
+    uint32_t rounds = figures->smoke ? 1 : ROUNDS;
+    double plan_us[ROUNDS];
+    double qsort_us[ROUNDS];
     struct pooled pooled;
     struct pool_outcome outcome;
     pooled_init(&pooled, &shape, windows, members);
@@ -63,43 +99,35 @@ static uint64_t measure(const struct windows *windows, uint32_t block_rows, uint
     }
     for (uint32_t round = 0; round < rounds; round++) {
         struct pool_tiles cut;
-        uint64_t start = now_ns();
+        double start = figure_cpu_us();
         pool_cut(&pooled.pool, pooled.tiles.pieces, pooled.tiles.spans, &cut);
         pool_plan(&pooled.pool, &cut, false, pooled.scratch, pooled.workers, pooled.loads,
                   pooled.links, &outcome);
         count = pool_exchange(&pooled.pool, &cut, pooled.workers, &options, pooled.scratch,
                               transfers, capacity, pooled.links);
-        plan_ns[round] = now_ns() - start;
-        qsort_ns[round] = sort_ns(&pooled, tiles, loads);
+        plan_us[round] = figure_cpu_us() - start;
+        qsort_us[round] = sort_us(&pooled, tiles, loads);
     }
-    uint64_t plan = median(plan_ns, rounds);
-    uint64_t sort = median(qsort_ns, rounds);
-    printf("B %6u: %6u tiles, %6zu transfers, imbalance %.3f, plan %8.3f ms, %5.0f ns a tile, "
-           "qsort %7.3f ms, %6.1fx\n",
-           block_rows, tiles, count,
-           (double)outcome.load_max * pool_workers(&shape) / (double)outcome.load_sum,
-           (double)plan / 1e6, (double)plan / tiles, (double)sort / 1e6,
-           (double)plan / (double)sort);
+    report(figures, &(struct outcome_of){block_rows, tiles, count, &shape, &outcome}, plan_us,
+           qsort_us, rounds, first_ns);
     free(transfers);
     free(loads);
     pooled_deinit(&pooled);
-    return plan / tiles;
 }
 
-/* pool_bench [ROUNDS]: fewer rounds for a quick look, at which no limit is judged. */
 int main(int argc, char **argv) {
-    uint32_t rounds = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 15;
-    rounds = rounds < 1 ? 1 : rounds > ROUNDS_MAX ? ROUNDS_MAX : rounds;
+    struct figures figures;
     struct windows windows;
-    uint64_t first = 0;
-    bool over = false;
+    double first_ns = 0;
+    figures_begin(&figures, "pool", &argc, argv);
+    if (argc > 1) {
+        fprintf(stderr, "usage: pool_bench [--json] [--smoke]\n");
+        return 2;
+    }
     windows_init(&windows, "libra1m", 1, 8);
     for (uint32_t tiles = 512; tiles <= 65536; tiles *= 2) {
-        uint64_t each = measure(&windows, 8 * 1048576 / (tiles / 4), rounds);
-        first = first > 0 ? first : each;
-        over = over || each * 100 > first * (100 + LIMIT_GROWTH_PCT) ||
-               (tiles == LIMIT_TILES && each * tiles > LIMIT_NS);
+        measure(&figures, &windows, 8 * 1048576 / (tiles / 4), &first_ns);
     }
     windows_deinit(&windows);
-    return over && argc == 1 ? 1 : 0;
+    return figures_end(&figures);
 }

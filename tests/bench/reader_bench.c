@@ -1,14 +1,15 @@
 /* reader_bench: what reading micro-batches costs, against the plainest reads in the same run.
  *
- *     reader_bench [MEGABYTES [ROUNDS [cold]]]
+ *     reader_bench [--json] [--smoke] [MEGABYTES [ROUNDS [cold]]]
  *
  * Makes a dataset of 2-byte tokens with a long tail of document lengths, warm in the page cache
  * or, with `cold`, dropped from it before each way, and fills slots from it: neighbouring documents
- * (a windowed plan) and random ones. Each way is run ROUNDS times in turn; the best GB/s and the
- * lowest CPU-seconds per GB are printed, since other work on the machine only ever adds. CPU counts
- * all threads, those of the kernel's io-wq too. A program to be run by hand, not a test. */
+ * (a windowed plan) and random ones. The ways take turns, ROUNDS times. CPU counts all threads,
+ * those of the kernel's io-wq too. Cold reads are not judged: what the disk itself can do is not
+ * measured here. */
 #include "corpus/megatron.h"
 #include "corpus/tokens.h"
+#include "tests/bench/figure.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -28,6 +29,7 @@
 #define EXTENT_BYTES (1u << 20)
 #define DOCUMENT_MAX 262144u
 #define BUFFER_BYTES (64u << 20)
+#define ROUNDS_MAX   64u
 
 static uint64_t random_state = 1;
 
@@ -246,13 +248,8 @@ enum way {
 };
 
 static const char *const way_names[WAYS] = {
-    "memcpy, 1 MB",
-    "pread, 1 MB extents",
-    "pread, random documents",
-    "io_uring, neighbours",
-    "preadv pool, neighbours",
-    "io_uring, random documents",
-    "preadv pool, random doc.",
+    "memcpy",          "pread 1 MB",   "pread random", "uring neighbours",
+    "pool neighbours", "uring random", "pool random",
 };
 
 static void run_way(struct bench *bench, struct reader *readers[2], enum way way, uint64_t bytes,
@@ -280,39 +277,69 @@ static void run_way(struct bench *bench, struct reader *readers[2], enum way way
     }
 }
 
-static void keep_best(struct cost *best, const struct cost *cost) {
-    double seconds = cost->seconds / (double)cost->bytes;
-    double cpu_seconds = cost->cpu_seconds / (double)cost->bytes;
-    if (best->bytes == 0 || seconds < best->seconds) {
-        best->seconds = seconds;
-        best->documents = (uint64_t)((double)cost->documents / cost->seconds);
+/* Of every way in every round. */
+struct rounds {
+    double gb_per_s[WAYS][ROUNDS_MAX];
+    double cpu_s_per_gb[WAYS][ROUNDS_MAX];
+    double documents_per_s[WAYS][ROUNDS_MAX];
+    unsigned count;
+};
+
+static void run_round(struct bench *bench, struct reader *readers[2], uint64_t bytes,
+                      struct rounds *rounds) {
+    for (int way = 0; way < WAYS; way++) {
+        struct cost cost = {0};
+        if (bench->cold) {
+            posix_fadvise(dataset_bin_fd(bench->dataset), 0, 0, POSIX_FADV_DONTNEED);
+        }
+        double wall = wall_now(), cpu = cpu_now();
+        run_way(bench, readers, (enum way)way, bytes, &cost);
+        cost.seconds = wall_now() - wall;
+        cost.cpu_seconds = cpu_now() - cpu;
+        rounds->gb_per_s[way][rounds->count] = (double)cost.bytes / cost.seconds / 1e9;
+        rounds->cpu_s_per_gb[way][rounds->count] = cost.cpu_seconds * 1e9 / (double)cost.bytes;
+        rounds->documents_per_s[way][rounds->count] = (double)cost.documents / cost.seconds;
     }
-    if (best->bytes == 0 || cpu_seconds < best->cpu_seconds) {
-        best->cpu_seconds = cpu_seconds;
-    }
-    best->bytes = cost->bytes;
+    rounds->count++;
 }
 
-static void measure(struct bench *bench, struct reader *readers[2], unsigned rounds,
-                    uint64_t bytes) {
-    struct cost best[WAYS] = {{0}};
-    for (unsigned round = 0; round < rounds; round++) {
-        for (int way = 0; way < WAYS; way++) {
-            struct cost cost = {0};
-            if (bench->cold) {
-                posix_fadvise(dataset_bin_fd(bench->dataset), 0, 0, POSIX_FADV_DONTNEED);
-            }
-            double wall = wall_now(), cpu = cpu_now();
-            run_way(bench, readers, (enum way)way, bytes, &cost);
-            cost.seconds = wall_now() - wall;
-            cost.cpu_seconds = cpu_now() - cpu;
-            keep_best(&best[way], &cost);
-        }
-    }
-    printf("%-26s %8s %10s %10s\n", "", "GB/s", "CPU-s/GB", "docs/s");
-    for (int way = 0; way < WAYS; way++) {
-        printf("%-26s %8.2f %10.3f %10llu\n", way_names[way], 1e-9 / best[way].seconds,
-               best[way].cpu_seconds * 1e9, (unsigned long long)best[way].documents);
+/* What is compared with what; limits hold for warm reads. */
+static void report(struct figures *figures, const struct rounds *rounds, bool cold) {
+    const struct {
+        enum way way, peer;
+        const char *name, *unit;
+        const double (*of)[ROUNDS_MAX];
+        enum figure_rule rule;
+        double limit;
+    } rows[] = {
+        {WAY_URING_NEIGHBOURS, WAY_EXTENTS, "wanted bytes", "GB/s", rounds->gb_per_s,
+         FIGURE_AT_LEAST, 0.85},
+        {WAY_URING_NEIGHBOURS, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_AT_MOST,
+         1.5},
+        {WAY_PREAD_NEIGHBOURS, WAY_URING_NEIGHBOURS, "wanted bytes", "GB/s", rounds->gb_per_s,
+         FIGURE_AT_LEAST, 0.9},
+        {WAY_PREAD_NEIGHBOURS, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
+        {WAY_URING_RANDOM, WAY_DOCUMENTS, "documents", "/s", rounds->documents_per_s,
+         FIGURE_AT_LEAST, 1.0},
+        {WAY_URING_RANDOM, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
+        {WAY_PREAD_RANDOM, WAY_URING_RANDOM, "documents", "/s", rounds->documents_per_s,
+         FIGURE_AT_LEAST, 0.9},
+        {WAY_PREAD_RANDOM, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        double values[ROUNDS_MAX];
+        double peers[ROUNDS_MAX];
+        memcpy(values, rows[i].of[rows[i].way], sizeof values);
+        memcpy(peers, rows[i].of[rows[i].peer], sizeof peers);
+        struct figure figure = {
+            .subject = way_names[rows[i].way],
+            .name = rows[i].name,
+            .unit = rows[i].unit,
+            .peer = way_names[rows[i].peer],
+            .rule = cold ? FIGURE_REPORTED : rows[i].rule,
+            .limit = rows[i].limit,
+        };
+        figures_add_turns(figures, &figure, values, peers, rounds->count);
     }
 }
 
@@ -361,21 +388,28 @@ static void bench_close(struct bench *bench, const char *folder) {
 }
 
 int main(int argc, char **argv) {
-    uint64_t bytes = strtoull(argc > 1 ? argv[1] : "512", NULL, 10) << 20;
-    unsigned rounds = (unsigned)strtoul(argc > 2 ? argv[2] : "5", NULL, 10);
+    static struct rounds rounds;
+    struct figures figures;
+    figures_begin(&figures, "reader", &argc, argv);
+    const char *megabytes = figures.smoke ? "16" : "256";
+    uint64_t bytes = strtoull(argc > 1 ? argv[1] : megabytes, NULL, 10) << 20;
+    unsigned turns = (unsigned)strtoul(argc > 2 ? argv[2] : figures.smoke ? "1" : "7", NULL, 10);
     bool cold = argc > 3 && strcmp(argv[3], "cold") == 0;
     char folder[] = "/tmp/ballast-bench-XXXXXX";
     struct reader *readers[2];
     struct bench bench = {0};
-    if (bytes < 4 * DOCUMENT_MAX || rounds == 0 || mkdtemp(folder) == NULL) {
-        fprintf(stderr, "usage: reader_bench [MEGABYTES [ROUNDS [cold]]]\n");
+    if (bytes < 4 * DOCUMENT_MAX || turns == 0 || turns > ROUNDS_MAX || mkdtemp(folder) == NULL) {
+        fprintf(stderr, "usage: reader_bench [--json] [--smoke] [MEGABYTES [ROUNDS [cold]]]\n");
         return 2;
     }
     bench_open(&bench, folder, bytes, cold);
     open_readers(readers, cold ? 16 : 4);
-    measure(&bench, readers, rounds, bytes);
+    while (rounds.count < turns) {
+        run_round(&bench, readers, bytes, &rounds);
+    }
+    report(&figures, &rounds, cold);
     reader_close(readers[0]);
     reader_close(readers[1]);
     bench_close(&bench, folder);
-    return 0;
+    return figures_end(&figures);
 }

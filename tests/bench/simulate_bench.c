@@ -1,22 +1,22 @@
 /* simulate_bench: what it takes to simulate a job of 2,048 GPUs (tensor 8, context 4, pipeline 16,
- * data 4; 64 micro-batches of 128K tokens, two chunks a stage), by part.
- *
- *     simulate_bench [STEPS]
+ * data 4; 64 micro-batches of 128K tokens, two chunks a stage), by part, for 1,000 steps.
  *
  * Planning is the daemon's own plan_step; loads are prices of its fragments; times are the
  * pipelines of four replicas a step. */
 #include "corpus/lengths.h"
 #include "planner/planner.h"
 #include "planner/step_time.h"
+#include "tests/bench/figure.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define WINDOW        131072u
 #define MICRO_BATCHES 64u
+#define STEPS         1000u
+#define LIMIT_S       3.0
 
 static const struct model_options shape = {
     .layers = 80,
@@ -29,12 +29,6 @@ static const struct model_options shape = {
     .gemm_flops_per_ns = 600000,
     .memory_bytes_per_us = 2800000,
 };
-
-static uint64_t clock_ns(void) {
-    struct timespec time;
-    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
 
 static struct plan_options options_of(enum policy policy) {
     struct plan_options options = {
@@ -79,58 +73,97 @@ static struct step_time_model model_of(const struct plan_options *plan) {
     return model;
 }
 
-static void measure(enum policy policy, uint32_t steps) {
-    struct plan_options options = options_of(policy);
-    struct corpus_source_options reading = {.order = {.seed = 7}, .part_limit = WINDOW};
-    struct step_time_model model = model_of(&options);
+struct bench {
+    struct plan_options options;
+    struct step_time_model model;
     struct lengths_source source;
+    struct planner *planner;
+    struct plan_state *state;
+    struct plan_state *next;
+    void *scratch;
     struct step_load loads[MICRO_BATCHES];
-    uint64_t spent_ns[3] = {0};
-    uint64_t step_ns = 0;
-    lengths_source_init_drawn(&source, distribution_find("wlb128k"), &reading);
-    struct planner *planner = planner_create(&options, &source.source, NULL);
-    struct plan_state *state = planner_state_create(planner);
-    struct plan_state *next = planner_state_create(planner);
-    void *scratch = malloc(step_time_bytes(&model));
-    assert(state != NULL && next != NULL && scratch != NULL);
+};
+
+enum part { PART_PLANNING, PART_LOADS, PART_TIMES, PARTS };
+
+static void bench_open(struct bench *bench, enum policy policy) {
+    struct corpus_source_options reading = {.order = {.seed = 7}, .part_limit = WINDOW};
+    bench->options = options_of(policy);
+    bench->model = model_of(&bench->options);
+    lengths_source_init_drawn(&bench->source, distribution_find("wlb128k"), &reading);
+    bench->planner = planner_create(&bench->options, &bench->source.source, NULL);
+    assert(bench->planner != NULL);
+    bench->state = planner_state_create(bench->planner);
+    bench->next = planner_state_create(bench->planner);
+    bench->scratch = malloc(step_time_bytes(&bench->model));
+    assert(bench->state != NULL && bench->next != NULL && bench->scratch != NULL);
+}
+
+static void bench_close(struct bench *bench) {
+    free(bench->scratch);
+    plan_state_destroy(bench->next);
+    plan_state_destroy(bench->state);
+    planner_destroy(bench->planner);
+}
+
+static void bench_step(struct bench *bench, double us[PARTS]) {
+    struct step_plan *plan;
+    struct step_time time;
+    double start = figure_cpu_us();
+    int code = plan_step(bench->planner, bench->state, bench->next, &plan, NULL);
+    double planned = figure_cpu_us();
+    assert(code == 1);
+    step_load_of(plan, &planner_model(bench->planner)->tiles, bench->loads);
+    double priced = figure_cpu_us();
+    code = step_time_of(&bench->model, bench->loads, bench->scratch, &time, NULL);
+    assert(code == 0);
+    us[PART_PLANNING] += planned - start;
+    us[PART_LOADS] += priced - planned;
+    us[PART_TIMES] += figure_cpu_us() - priced;
+    step_plan_destroy(plan);
+    struct plan_state *behind = bench->state;
+    bench->state = bench->next;
+    bench->next = behind;
+}
+
+static void measure(struct figures *figures, enum policy policy) {
+    static const char *const parts[PARTS] = {"planning", "loads", "step times"};
+    uint32_t steps = figures->smoke ? STEPS / 50 : STEPS;
+    struct bench bench;
+    double us[PARTS] = {0};
+    bench_open(&bench, policy);
     for (uint32_t step = 0; step < steps; step++) {
-        struct step_plan *plan;
-        struct step_time time;
-        uint64_t start_ns = clock_ns();
-        int code = plan_step(planner, state, next, &plan, NULL);
-        uint64_t planned_ns = clock_ns();
-        assert(code == 1);
-        step_load_of(plan, &planner_model(planner)->tiles, loads);
-        uint64_t priced_ns = clock_ns();
-        code = step_time_of(&model, loads, scratch, &time, NULL);
-        assert(code == 0);
-        spent_ns[0] += planned_ns - start_ns;
-        spent_ns[1] += priced_ns - planned_ns;
-        spent_ns[2] += clock_ns() - priced_ns;
-        step_ns += time.step_ns / steps;
-        step_plan_destroy(plan);
-        struct plan_state *behind = state;
-        state = next;
-        next = behind;
+        bench_step(&bench, us);
     }
-    printf("%-9s %" PRIu32
-           " steps: planning %.3f s, loads %.3f s, step times %.3f s (%zu bytes); a "
-           "step takes %.3f s\n",
-           policy_name(policy), steps, (double)spent_ns[0] / 1e9, (double)spent_ns[1] / 1e9,
-           (double)spent_ns[2] / 1e9, step_time_bytes(&model), (double)step_ns / 1e9);
-    free(scratch);
-    plan_state_destroy(next);
-    plan_state_destroy(state);
-    planner_destroy(planner);
+    bench_close(&bench);
+    struct figure all = {
+        .subject = policy_name(policy),
+        .name = "1,000 steps",
+        .unit = "s",
+        .rule = FIGURE_AT_MOST,
+        .limit = LIMIT_S,
+    };
+    for (int part = 0; part < PARTS; part++) {
+        double s = us[part] / 1e6 * STEPS / steps;
+        all.value += s;
+        struct figure figure = {
+            .subject = policy_name(policy), .name = parts[part], .unit = "s", .value = s};
+        figures_add(figures, &figure);
+    }
+    figures_add(figures, &all);
 }
 
 int main(int argc, char **argv) {
-    uint32_t steps = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1000;
-    if (steps == 0) {
-        fprintf(stderr, "usage: simulate_bench [STEPS]\n");
+    static const enum policy policies[] = {POLICY_PLAIN, POLICY_WLB_NONE, POLICY_WLB_BANDS,
+                                           POLICY_WLB_LEVEL};
+    struct figures figures;
+    figures_begin(&figures, "simulate", &argc, argv);
+    if (argc > 1) {
+        fprintf(stderr, "usage: simulate_bench [--json] [--smoke]\n");
         return 2;
     }
-    measure(POLICY_PLAIN, steps);
-    measure(POLICY_WLB_BANDS, steps);
-    return 0;
+    for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
+        measure(&figures, policies[i]);
+    }
+    return figures_end(&figures);
 }

@@ -1,15 +1,14 @@
 /* store_bench: what a durable step costs, against a bare write and fdatasync of the same bytes.
  *
- *     store_bench [FOLDER [STEPS [STATE_BYTES]]]
+ *     store_bench [--json] [--smoke] [FOLDER [STEPS [STATE_BYTES]]]
  *
  * Three ways take turns, so that all of them see the same disk: an append to a preallocated file
  * with fdatasync; a group of one step; a group of eight. A group also stores what waits, 200
  * documents of which 8 are others than before. The store writes back between groups, as a daemon
- * does when it is idle, and never in the timed part. Judged with 100 steps or more: the median of a
- * group of one is at most twice the bare write's, its 99th percentile ten times, and a step in a
- * group of eight costs at most 1/3.5 of one alone. */
+ * does when it is idle, and never in the timed part. */
 #include "daemon/store.h"
 #include "planner/state.h"
+#include "tests/bench/figure.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -23,38 +22,19 @@
 #define GROUP        8u
 #define WAITING      200u
 #define WAITING_MOVE 8u
-#define STEPS_JUDGED 100u
+#define STEPS_MAX    1000u
 
-struct samples {
-    uint64_t *ns;
-    size_t count;
-};
+/* Of a group of one, over the bare write; of a step in a group of eight, over one alone. */
+#define P50_LIMIT   2.0
+#define P99_LIMIT   10.0
+#define GROUP_LIMIT (1 / 3.5)
+
+enum way { WAY_RAW, WAY_ONE, WAY_GROUP, WAYS };
 
 static uint64_t clock_ns(clockid_t clock) {
     struct timespec time;
     (void)clock_gettime(clock, &time);
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
-
-static int compare(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a;
-    uint64_t y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static double percentile_ms(const struct samples *samples, unsigned percent) {
-    return (double)samples->ns[samples->count * percent / 100] / 1e6;
-}
-
-/* `raw`, sorted, is what it is compared with. */
-static void report(const char *way, struct samples *samples, unsigned steps,
-                   const struct samples *raw) {
-    qsort(samples->ns, samples->count, sizeof samples->ns[0], compare);
-    double p50_ms = percentile_ms(samples, 50);
-    double p99_ms = percentile_ms(samples, 99);
-    printf("%-22s p50 %7.3f ms  p99 %7.3f ms  %7.3f ms/step  x raw %.2f %.2f\n", way, p50_ms,
-           p99_ms, p50_ms / steps, p50_ms / percentile_ms(raw, 50),
-           p99_ms / percentile_ms(raw, 99));
 }
 
 /* What waits as group follows group. */
@@ -101,9 +81,9 @@ struct bench {
     struct store *store;
     struct plan_state *waiting;
     uint64_t groups;
-    struct samples ways[3];
+    double ms[WAYS][STEPS_MAX]; /* a step of a way */
     uint64_t step;
-    uint64_t cpu_ns; /* of the groups of one */
+    double cpu_us[STEPS_MAX]; /* of the groups of one */
 };
 
 static void bench_open(struct bench *bench, const char *folder) {
@@ -117,10 +97,6 @@ static void bench_open(struct bench *bench, const char *folder) {
     bench->state = calloc(1, bench->state_bytes);
     bench->waiting = plan_state_create(1, WAITING);
     assert(code == 0 && bench->state != NULL && bench->waiting != NULL);
-    for (size_t i = 0; i < 3; i++) {
-        bench->ways[i] = (struct samples){calloc(bench->rounds, sizeof(uint64_t)), bench->rounds};
-        assert(bench->ways[i].ns != NULL);
-    }
     (void)snprintf(path, sizeof path, "%s/store_bench.state", folder);
     if (store_open(path, &job, &bench->store, &error) < 0) {
         fprintf(stderr, "%s\n", error.text);
@@ -133,17 +109,19 @@ static void time_raw(struct bench *bench, size_t round) {
     ssize_t written = pwrite(bench->fd, bench->state, bench->state_bytes,
                              (off_t)(round * bench->state_bytes));
     int synced = fdatasync(bench->fd);
-    bench->ways[0].ns[round] = clock_ns(CLOCK_MONOTONIC) - started;
+    bench->ms[WAY_RAW][round] = (double)(clock_ns(CLOCK_MONOTONIC) - started) / 1e6;
     assert(written == (ssize_t)bench->state_bytes && synced == 0);
 }
 
-static void time_group(struct bench *bench, size_t round, size_t way, unsigned steps) {
+static void time_group(struct bench *bench, size_t round, enum way way, unsigned steps) {
     move_waiting(bench->waiting, bench->groups++);
     uint64_t started = clock_ns(CLOCK_MONOTONIC);
     uint64_t cpu_started = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
     put_group(bench->store, bench->step, steps, bench->state, bench->state_bytes, bench->waiting);
-    bench->cpu_ns += steps == 1 ? clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_started : 0;
-    bench->ways[way].ns[round] = clock_ns(CLOCK_MONOTONIC) - started;
+    if (way == WAY_ONE) {
+        bench->cpu_us[round] = (double)(clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_started) / 1e3;
+    }
+    bench->ms[way][round] = (double)(clock_ns(CLOCK_MONOTONIC) - started) / 1e6 / steps;
     bench->step += steps;
 }
 
@@ -152,8 +130,8 @@ static void bench_run(struct bench *bench) {
         struct error error = {0};
         memset(bench->state, (int)round, bench->state_bytes);
         time_raw(bench, round);
-        time_group(bench, round, 1, 1);
-        time_group(bench, round, 2, GROUP);
+        time_group(bench, round, WAY_ONE, 1);
+        time_group(bench, round, WAY_GROUP, GROUP);
         if (store_checkpoint(bench->store, STORE_WAL_BYTES_MAX / 4, &error) < 0) {
             fprintf(stderr, "%s\n", error.text);
             exit(1);
@@ -161,30 +139,58 @@ static void bench_run(struct bench *bench) {
     }
 }
 
-static bool within_limits(const struct samples ways[3]) {
-    double raw_ms = percentile_ms(&ways[0], 50);
-    double one_ms = percentile_ms(&ways[1], 50);
-    return one_ms <= 2 * raw_ms &&
-           percentile_ms(&ways[1], 99) <= 10 * percentile_ms(&ways[0], 99) &&
-           percentile_ms(&ways[2], 50) * 3.5 <= one_ms * GROUP;
+static void report(struct figures *figures, struct bench *bench) {
+    uint32_t rounds = (uint32_t)bench->rounds;
+    double one_ms[STEPS_MAX];
+    memcpy(one_ms, bench->ms[WAY_ONE], sizeof one_ms);
+    struct figure figure = {
+        .subject = "group of 1",
+        .name = "p50",
+        .unit = "ms",
+        .peer = "fdatasync",
+        .rule = FIGURE_AT_MOST,
+        .limit = P50_LIMIT,
+    };
+    figures_add_turns(figures, &figure, bench->ms[WAY_ONE], bench->ms[WAY_RAW], rounds);
+    figure.name = "p99";
+    figure.value = bench->ms[WAY_ONE][rounds * 99 / 100];
+    figure.peer_value = bench->ms[WAY_RAW][rounds * 99 / 100];
+    figure.ratio = figure.value / figure.peer_value;
+    figure.limit = P99_LIMIT;
+    figures_add(figures, &figure);
+    figure = (struct figure){
+        .subject = "group of 1",
+        .name = "CPU",
+        .unit = "us",
+        .value = figure_median(bench->cpu_us, rounds),
+    };
+    figures_add(figures, &figure);
+    figure = (struct figure){
+        .subject = "step in a group of 8",
+        .name = "p50",
+        .unit = "ms",
+        .peer = "group of 1",
+        .rule = FIGURE_AT_MOST,
+        .limit = GROUP_LIMIT,
+    };
+    figures_add_turns(figures, &figure, bench->ms[WAY_GROUP], one_ms, rounds);
 }
 
 int main(int argc, char **argv) {
-    struct bench bench = {
-        .rounds = argc > 2 ? strtoul(argv[2], NULL, 10) : 300,
-        .state_bytes = argc > 3 ? strtoul(argv[3], NULL, 10) : 8192,
-    };
+    static struct bench bench;
+    struct figures figures;
+    figures_begin(&figures, "store", &argc, argv);
+    bench.rounds = argc > 2 ? strtoul(argv[2], NULL, 10) : figures.smoke ? 8 : 300;
+    bench.state_bytes = argc > 3 ? strtoul(argv[3], NULL, 10) : 8192;
+    if (bench.rounds == 0 || bench.rounds > STEPS_MAX || bench.state_bytes == 0) {
+        fprintf(stderr, "usage: store_bench [--json] [--smoke] [FOLDER [STEPS [STATE_BYTES]]]\n");
+        return 2;
+    }
     bench_open(&bench, argc > 1 ? argv[1] : ".");
     bench_run(&bench);
-    printf("%zu rounds of %zu-byte states, SQLite %s\n", bench.rounds, bench.state_bytes,
-           store_library_version());
-    qsort(bench.ways[0].ns, bench.rounds, sizeof bench.ways[0].ns[0], compare);
-    report("write + fdatasync", &bench.ways[0], 1, &bench.ways[0]);
-    report("store, group of 1", &bench.ways[1], 1, &bench.ways[0]);
-    report("store, group of 8", &bench.ways[2], GROUP, &bench.ways[0]);
-    printf("CPU of a group of 1: %" PRIu64 " us\n", bench.cpu_ns / bench.rounds / 1000);
+    report(&figures, &bench);
     store_close(bench.store);
     plan_state_destroy(bench.waiting);
     (void)close(bench.fd);
-    return bench.rounds < STEPS_JUDGED || within_limits(bench.ways) ? 0 : 1;
+    return figures_end(&figures);
 }
