@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -296,6 +297,39 @@ static void what_is_put_becomes_durable_and_can_be_fetched(void **state) {
     refer_free(reference, 8);
 }
 
+/* Large states faster than the disk takes them, in as few groups as the memo likes. */
+static void the_wal_stays_below_16_mb_whatever_is_put(void **state) {
+    enum { STEPS = 300, STATE_BYTES = 400000 };
+    char path[300];
+    struct stat info;
+    struct memo_progress progress;
+    off_t largest = 0;
+    (void)state;
+    (void)snprintf(path, sizeof path, "%s/ballast.db-wal", world.state_dir);
+    struct memo *memo = memo_started(0);
+    struct step_plan *plan = step_plan_create(1, 1, 1, 1);
+    for (plan->step = 0; plan->step < STEPS; plan->step++) {
+        uint8_t *bytes = calloc(1, STATE_BYTES);
+        memset(bytes, (int)plan->step, STATE_BYTES);
+        assert_int_equal(memo_put_step(memo, plan, bytes, STATE_BYTES), 0);
+        memo_put_committed(memo, plan->step, plan->step < 20 ? 0 : plan->step - 20);
+        do {
+            memo_progress(memo, &progress);
+            assert_false(progress.failed);
+            assert_true(progress.durable_committed_step <= progress.durable_step);
+            largest = stat(path, &info) == 0 && info.st_size > largest ? info.st_size : largest;
+        } while (progress.durable_step + 60 < plan->step);
+    }
+    step_plan_destroy(plan);
+    check(memo_stop(memo, &world.error));
+    print_message("%ld bytes at most\n", (long)largest);
+    assert_true(largest > 4 << 20 && largest <= 16 << 20);
+    struct store_summary summary;
+    check(store_summary(world.store, &summary, &world.error));
+    assert_int_equal(summary.steps_end, STEPS);
+    assert_int_equal(summary.committed_step, STEPS - 1);
+}
+
 static void stopping_makes_everything_durable_first(void **state) {
     struct reference reference[8];
     struct store_summary summary;
@@ -528,6 +562,7 @@ int main(void) {
         TEST(a_replayed_step_is_the_step_it_was),
         TEST(a_row_that_is_not_what_it_was_is_refused),
         TEST(what_is_put_becomes_durable_and_can_be_fetched),
+        TEST(the_wal_stays_below_16_mb_whatever_is_put),
         TEST(stopping_makes_everything_durable_first),
         TEST(a_full_disk_is_waited_for_and_nothing_is_lost),
         TEST(after_a_failed_sync_nothing_is_called_durable),
