@@ -101,23 +101,20 @@ static int rows_put_waiting(struct store_rows *rows, const struct waiting *waiti
 
 /* Walks both lists: what is only in the old one goes, what is new or moved is put. */
 static int rows_differ(struct store_rows *rows, const struct plan_state *state) {
-    const struct rows_entry *old = rows->entries, *old_end = old + rows->count;
-    const struct rows_entry *now = rows->scratch, *now_end = now + state->waiting_count;
+    uint32_t i = 0, j = 0;
     int result = SQLITE_OK;
-    while (result == SQLITE_OK && (old < old_end || now < now_end)) {
-        if (now == now_end || (old < old_end && old->stream_index < now->stream_index)) {
+    while (result == SQLITE_OK && (i < rows->count || j < state->waiting_count)) {
+        const struct rows_entry *old = i < rows->count ? &rows->entries[i] : NULL;
+        const struct rows_entry *now = j < state->waiting_count ? &rows->scratch[j] : NULL;
+        bool gone = old != NULL && (now == NULL || old->stream_index < now->stream_index);
+        bool stays = !gone && old != NULL && old->stream_index == now->stream_index;
+        if (gone) {
             result = rows_run(rows->drop_waiting, &old->stream_index, 1);
-            old++;
-        } else if (old == old_end || now->stream_index < old->stream_index) {
+        } else if (!stays || old->bin != now->bin || old->kind != now->kind) {
             result = rows_put_waiting(rows, &state->waiting[now->at]);
-            now++;
-        } else {
-            if (old->bin != now->bin || old->kind != now->kind) {
-                result = rows_put_waiting(rows, &state->waiting[now->at]);
-            }
-            old++;
-            now++;
         }
+        i += gone || stays;
+        j += !gone;
     }
     return result;
 }

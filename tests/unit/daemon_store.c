@@ -652,7 +652,8 @@ static void a_store_of_version_1_is_migrated_after_a_copy_was_made(void **state)
     store_close(store);
     assert_int_equal(unlink(path_of("ballast.db")), 0); /* the copy is the store that was */
     assert_int_equal(unlink(path_of("ballast.mark")), 0);
-    assert_int_equal(rename(path_of("ballast.db.1"), strdupa(path_of("ballast.db"))), 0);
+    const char *copy = strdupa(path_of("ballast.db.1"));
+    assert_int_equal(rename(copy, path_of("ballast.db")), 0);
     assert_int_equal(store_world_recover(dir, 3, 0), 3);
 }
 
