@@ -4,6 +4,7 @@
  * outgrown its place, all are spread anew. */
 #include "packer/refine.h"
 
+#include "packer/bound.h"
 #include "packer/exchange.h"
 #include "packer/order.h"
 
@@ -46,44 +47,6 @@ size_t pack_refine_bytes(uint32_t items, uint32_t bins) {
     size_t places = (size_t)items + (size_t)SLACK * bins;
     return places * sizeof(struct exchange_entry) + ((size_t)bins + 1) * sizeof(size_t) +
            2 * sizeof(uint32_t) * (size_t)bins + sizeof(uint32_t) * (size_t)items;
-}
-
-/* Lets keys[0] sink in a heap with the least key at the root. */
-static void bound_sink(uint64_t *keys, size_t count) {
-    uint64_t sinking = keys[0];
-    size_t at = 0;
-    for (size_t child = 1; child < count; child = 2 * at + 1) {
-        if (child + 1 < count && keys[child + 1] < keys[child]) {
-            child++;
-        }
-        if (sinking <= keys[child]) {
-            break;
-        }
-        keys[at] = keys[child];
-        at = child;
-    }
-    keys[at] = sinking;
-}
-
-/* heap keeps the bins + 1 largest works, zeros as long as there are fewer. */
-static uint64_t refine_bound(const struct pack_input *input, const uint32_t *bin_of,
-                             uint64_t *heap) {
-    size_t kept = (size_t)input->bins + 1;
-    uint64_t bound = 0;
-    uint64_t sum = 0;
-    memset(heap, 0, kept * sizeof *heap);
-    for (uint32_t i = 0; i < input->items; i++) {
-        uint64_t work = bin_of[i] != PACK_LEFT_OVER ? input->works[i] : 0;
-        sum += work;
-        bound = larger(bound, work);
-        if (work > heap[0]) {
-            heap[0] = work;
-            bound_sink(heap, kept);
-        }
-    }
-    uint64_t mean = sum / input->bins + (sum % input->bins > 0);
-    uint64_t shared = heap[0] + (kept > 2 && heap[2] < heap[1] ? heap[2] : heap[1]);
-    return larger(bound, larger(mean, shared));
 }
 
 /* Groups the items by bin, in the order given: members of bin b end at begins[b]. */
@@ -298,7 +261,7 @@ struct refine_report pack_refine(const struct pack_input *input,
     };
     struct refine_report report = {
         .max = heaviest(bin_work, input->bins),
-        .bound = refine_bound(input, bin_of, scratch),
+        .bound = pack_bound(input->works, bin_of, input->items, input->bins, scratch),
     };
     uint64_t enough = (uint64_t)((unsigned __int128)report.bound *
                                  (PPM + (uint64_t)options->gap_ppm) / PPM);

@@ -1,9 +1,8 @@
 /* balance: see balance.h. */
 #include "planner/balance.h"
 
+#include "packer/bound.h"
 #include "sharding/fragment.h"
-
-#include <assert.h>
 
 uint64_t balance_ppm(uint64_t max, uint64_t sum, uint32_t count) {
     if (sum == 0) {
@@ -22,21 +21,12 @@ uint64_t balance_of(const uint64_t *loads, uint32_t count) {
     return balance_ppm(max, sum, count);
 }
 
-uint64_t balance_bound(const uint64_t *works, uint32_t count, uint32_t bins) {
-    assert(bins > 0);
+uint64_t balance_bound(const uint64_t *works, uint32_t count, uint32_t bins, void *scratch) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < count; i++) {
-        assert(i == 0 || works[i] <= works[i - 1]);
         sum += works[i];
     }
-    uint64_t bound = sum / bins + (sum % bins != 0);
-    if (count > 0 && works[0] > bound) {
-        bound = works[0];
-    }
-    if (count > bins && works[bins - 1] + works[bins] > bound) {
-        bound = works[bins - 1] + works[bins];
-    }
-    return balance_ppm(bound, sum, bins);
+    return balance_ppm(pack_bound(works, NULL, count, bins, scratch), sum, bins);
 }
 
 uint64_t balance_of_spans(const uint32_t *lengths, uint32_t count, uint32_t spans) {

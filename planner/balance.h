@@ -14,10 +14,9 @@ uint64_t balance_ppm(uint64_t max, uint64_t sum, uint32_t count);
 /* balance_ppm of `count` loads. Their sum fits 64 bits. */
 uint64_t balance_of(const uint64_t *loads, uint32_t count);
 
-/* What no assignment of these documents to `bins` can beat: the largest of W_1, the mean rounded
- * up, and W_bins + W_(bins+1) (of bins + 1 documents two share a bin), over the mean. `works` are
- * descending. */
-uint64_t balance_bound(const uint64_t *works, uint32_t count, uint32_t bins);
+/* What no assignment of these documents to `bins` can beat: pack_bound over the mean; `scratch` is
+ * pack_bound's. */
+uint64_t balance_bound(const uint64_t *works, uint32_t count, uint32_t bins, void *scratch);
 
 /* Attention balance of the documents in this order, concatenated and cut into `spans` equal spans
  * at floor(i * tokens / spans), every piece a document of its own: fixed-length packing of the same

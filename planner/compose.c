@@ -211,15 +211,6 @@ static uint64_t compose_attention_ppm(struct planner *p) {
     return balance_of(p->loads, p->options.micro_batches);
 }
 
-/* Works by length, in which they are monotone. */
-static uint64_t compose_bound_ppm(struct planner *p, uint32_t documents) {
-    order_by_length(p->lengths, documents, p->pack_scratch, p->order);
-    for (uint32_t i = 0; i < documents; i++) {
-        p->keys[i] = p->works[p->order[i]];
-    }
-    return balance_bound(p->keys, documents, p->options.micro_batches);
-}
-
 /* Rows in reading order into order[]; pieces of one part lie in theirs already. */
 static void compose_order(struct planner *p, uint32_t documents) {
     uint64_t first = UINT64_MAX;
@@ -271,7 +262,8 @@ static void compose_balance(struct planner *p, struct step_plan *plan) {
     balance->attention_ppm = compose_attention_ppm(p);
     balance->total_ppm = balance_of(p->bin_works, p->options.micro_batches);
     balance->predicted_ppm = p->predicted_ppm > 0 ? p->predicted_ppm : balance->total_ppm;
-    balance->bound_ppm = compose_bound_ppm(p, plan->document_count);
+    balance->bound_ppm = balance_bound(p->works, plan->document_count, p->options.micro_batches,
+                                       p->pack_scratch);
     balance->original_ppm = compose_original_ppm(p, plan->document_count);
     balance->context_ppm = compose_context_ppm(plan);
     unsigned __int128 token_steps = 0;

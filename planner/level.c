@@ -80,7 +80,9 @@ static void level_scan(struct planner *p) {
     while (level_looks_on(p, step_nominal(p, p->scan->stream_tokens)) && level_look(p, &run)) {
     }
     p->in_hand = after->waiting_count;
-    p->held_tokens = plan_state_waiting_tokens(after, UINT32_MAX);
+    if (p->ended) {
+        p->held_tokens = plan_state_waiting_tokens(after, UINT32_MAX); /* for the drain alone */
+    }
 }
 
 /* The pool, by (length, stream index) ascending. */
@@ -119,7 +121,10 @@ static uint32_t level_shorts(struct planner *p) {
         }
         p->shorts[count] = i;
         p->lengths[count] = length;
-        p->short_works[count++] = work_of(&p->model, length);
+        if (tokens < room) {
+            p->short_works[count] = work_of(&p->model, length);
+        }
+        count++;
         tokens += length;
         beyond += tokens > room;
         if (beyond > p->options.level.fit_window) {

@@ -106,7 +106,7 @@ struct level_view {
      * bins * bin_tokens tokens. */
     uint32_t shorts;
     const uint32_t *short_lengths;
-    const uint64_t *short_works;
+    const uint64_t *short_works; /* of the first of them that together have bins * bin_tokens */
 };
 
 enum level_verdict {

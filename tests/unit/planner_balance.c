@@ -1,6 +1,5 @@
 /* Balance figures on loads that can be worked out by hand, and the bound against every assignment
  * of small sets. */
-#include "packer/order.h"
 #include "planner/balance.h"
 #include "tests/property/splitmix.h"
 
@@ -34,11 +33,12 @@ static void the_bound_knows_the_largest_document_and_the_two_that_must_share(voi
     const uint64_t one_too_many[] = {10, 10, 10};
     const uint64_t few[] = {8};
     const uint64_t odd[] = {1, 1, 1};
-    assert_int_equal(balance_bound(one_giant, 3, 2), 1800000);    /* 90 of 50 */
-    assert_int_equal(balance_bound(one_too_many, 3, 2), 1333333); /* 20 of 15 */
-    assert_int_equal(balance_bound(few, 1, 4), 4000000);
-    assert_int_equal(balance_bound(odd, 3, 2), 1333333); /* whole numbers: 2 of 1.5 */
-    assert_int_equal(balance_bound(NULL, 0, 3), PPM);
+    uint64_t heap[5];
+    assert_int_equal(balance_bound(one_giant, 3, 2, heap), 1800000);    /* 90 of 50 */
+    assert_int_equal(balance_bound(one_too_many, 3, 2, heap), 1333333); /* 20 of 15 */
+    assert_int_equal(balance_bound(few, 1, 4, heap), 4000000);
+    assert_int_equal(balance_bound(odd, 3, 2, heap), 1333333); /* whole numbers: 2 of 1.5 */
+    assert_int_equal(balance_bound(NULL, 0, 3, heap), PPM);
 }
 
 static uint64_t best_assignment(const uint64_t *works, uint32_t count, uint64_t *bins,
@@ -62,23 +62,15 @@ static void no_assignment_beats_the_bound(void **state) {
     uint32_t reached = 0;
     for (uint32_t world = 0; world < 500; world++) {
         uint64_t works[6];
-        uint64_t sorted[6];
-        uint32_t order[6];
+        uint64_t heap[4];
         uint64_t bins[3] = {0};
         uint32_t count = splitmix_between(&dice, 1, 6);
         uint32_t bin_count = splitmix_between(&dice, 1, 3);
         for (uint32_t i = 0; i < count; i++) {
             works[i] = splitmix_between(&dice, 1, 12);
         }
-        for (uint32_t i = 0; i < count; i++) {
-            order[i] = i;
-        }
-        order_by_work(works, order, count);
-        for (uint32_t i = 0; i < count; i++) {
-            sorted[i] = works[order[i]];
-        }
         uint64_t best = best_assignment(works, count, bins, bin_count);
-        uint64_t bound = balance_bound(sorted, count, bin_count);
+        uint64_t bound = balance_bound(works, count, bin_count, heap);
         assert_true(bound <= best);
         reached += bound == best;
     }
