@@ -35,6 +35,16 @@
  *         return event < 0;
  *     }
  *
+ * A job that goes back to its checkpoint of step k, on every rank after ballast_open:
+ *
+ *     event = ballast_seek(client, k, 0);           // or, on a node whose state is lost,
+ *     event = ballast_import(client, state, n, 0);  // with what ballast_export gave at k
+ *     event = ballast_agree(client, ranks, all_gather, communicator);
+ *
+ * and that writes one after step k - 1 was committed, on one rank:
+ *
+ *     event = ballast_export(client, k, &state, &n); // put the n bytes beside the weights
+ *
  * Every function returns 0 or more, or a negative errno; ballast_error() then gives the sentence.
  * What is borrowed is never freed by the caller; the one thing to free is the client, by
  * ballast_close. A client belongs to one thread at a time and is not for use after fork: the child
@@ -77,12 +87,13 @@ struct ballast_options {
 /* What the daemon says of the job. */
 struct ballast_job {
     uint8_t job_digest[16];
-    uint32_t dp, pp, cp, tp; /* sizes of the mesh */
-    uint64_t next_step;      /* first step not committed, at connect time */
-    uint32_t micro_batches;  /* per data-parallel replica and step */
-    uint64_t tokens_max;     /* rows of a micro-batch over all context-parallel ranks, at most */
-    uint32_t token_bytes;    /* 2 or 4 in the slot */
-    uint64_t generation;
+    uint32_t dp, pp, cp, tp;  /* sizes of the mesh */
+    uint64_t next_step;       /* first step not committed, at connect time */
+    uint32_t micro_batches;   /* per data-parallel replica and step */
+    uint64_t tokens_max;      /* rows of a micro-batch over all context-parallel ranks, at most */
+    uint32_t token_bytes;     /* 2 or 4 in the slot */
+    uint64_t generation;      /* counts ballast_seek and ballast_import of the job */
+    uint64_t generation_step; /* where it began */
 };
 
 /* A run of query rows of one document on this rank, in row order. */
@@ -184,7 +195,8 @@ int ballast_release(struct ballast *client, const struct ballast_batch *batch);
 
 /* The optimizer step is done; durable when this returns 0. Repeated over reconnects until answered;
  * committing a step twice is fine. -ENOBUFS: the daemon's disk is full; the step is noted, and
- * durable once a commit of it or of a later step returns 0, so training may go on. */
+ * durable once a commit of it or of a later step returns 0, so training may go on. -ESTALE as for
+ * ballast_next: nothing of it counts any more. */
 int ballast_commit(struct ballast *client, uint64_t step);
 
 /* The same, with what was measured: one entry for each micro-batch of the step that this rank has a
@@ -192,6 +204,40 @@ int ballast_commit(struct ballast *client, uint64_t step);
  * them; `ballastctl status` shows both. */
 int ballast_commit_measured(struct ballast *client, uint64_t step,
                             const struct ballast_measured *measured, size_t count);
+
+/* Goes to a step with the whole job: the first rank to call this opens a new generation, durably,
+ * and the others join it by the same step; their ballast_next and ballast_commit fail with -ESTALE
+ * until they do. The next batch is then (step, 0). Batches still held stay to be released. Steps of
+ * which the daemon keeps the state ([limits] steps_retained, exports_retained) are there at once,
+ * others when everything up to them has been planned, however long that takes.
+ * `generation`: at least this one is opened; 0: the next. Where a daemon may have been replaced,
+ * pass the largest ballast_job.generation over all ranks + 1, so that all nodes open the same.
+ * -EBUSY another rank sought another step, and both are named; -ERANGE beyond the end of the
+ * data. Repeated over reconnects until answered. */
+int ballast_seek(struct ballast *client, uint64_t step, uint64_t generation);
+
+/* The state from which `step` is planned, for the job's checkpoint: *state is borrowed until the
+ * next call, *bytes mostly below 64 KB. Call it on one rank, before the step after `step` - 1 is
+ * 1,000 steps old; the daemon keeps the state of the step too. -ENOENT it is no longer kept,
+ * -ERANGE it is not planned yet. */
+int ballast_export(struct ballast *client, uint64_t step, const void **state, size_t *bytes);
+
+/* ballast_seek to the step of such a state, whatever this daemon knew before: on a new node with
+ * the same corpus, wherever that lies. `state` is read during the call only. One rank of a node
+ * must, the others may seek the step instead. The generation is also later than the state's.
+ * -EBUSY the state is of another job, corpus or version, and the dataset or setting is named;
+ * -EIO it is damaged, -ENOSYS of a newer format. */
+int ballast_import(struct ballast *client, const void *state, size_t bytes, uint64_t generation);
+
+/* Whether all `ranks` ranks of the job, of all nodes, have the same generation, step and plan
+ * digest: of the step that is under way after a batch or a seek, else of the step that ended last.
+ * Call it at the same point everywhere, best before the first collective of a step. `all_gather`
+ * fills `all` with the `bytes` of every rank, in rank order, and returns 0, else what is returned
+ * here. 0; -EBADMSG naming the ranks that are not like most others, by their number in that order.
+ */
+int ballast_agree(struct ballast *client, uint32_t ranks,
+                  int (*all_gather)(void *context, const void *mine, size_t bytes, void *all),
+                  void *context);
 
 /* For foreign event loops: poll ballast_fd for reading, then call ballast_next(client, 0, ...)
  * until it returns 0. The fd changes with a reconnect, so ask again after each call; -1 while the

@@ -18,6 +18,7 @@ struct batch {
     struct arena arena;        /* reset when the next batch is read into this record */
     bool held;                 /* given out and not released */
     uint64_t connection;       /* number of the connection that brought it */
+    uint64_t generation;       /* of the job then */
     struct mapping *mapping;   /* a reference while held, NULL without a slot */
     const uint8_t *slot;       /* header of the slot */
     uint64_t slot_generation;

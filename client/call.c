@@ -450,6 +450,14 @@ int call_stream_send(struct call_channel *channel, const ProtobufCMessage *messa
     return call_send(channel, header, message, error);
 }
 
+void call_stream_drop(struct call_channel *channel) {
+    struct call_taken taken;
+    while (channel->stream != 0 && call_take_kept(channel, channel->stream, &taken)) {
+        free(taken.owned);
+    }
+    channel->stream = 0;
+}
+
 /* The response frame that ends a stream, as an error. */
 static int call_stream_end(struct call_channel *channel, const struct call_taken *taken,
                            struct error *error) {

@@ -39,11 +39,14 @@ int call_finish(struct call_channel *channel, const ProtobufCMessageDescriptor *
                 struct arena *arena, ProtobufCMessage **response, int timeout_ms,
                 struct error *error);
 
-/* Opens the one stream of the channel, then sends messages on it. */
+/* Opens a stream, the channel's only one at a time, then sends messages on it. */
 int call_stream_open(struct call_channel *channel, const char *service, const char *method,
                      struct error *error);
 int call_stream_send(struct call_channel *channel, const ProtobufCMessage *message,
                      struct error *error);
+
+/* Forgets the open stream, if any: what comes of it is dropped, and another may be opened. */
+void call_stream_drop(struct call_channel *channel);
 
 /* Next message of the stream: 1 with *message in `arena`; 0 after the timeout; when the daemon
  * ended the stream or the connection broke, the negative errno with the sentence (-EPIPE when it

@@ -8,9 +8,8 @@
  * slot holds by then, the generation says. */
 #include "client/ballast.h"
 
-#include "client/batch.h"
+#include "client/client.h"
 #include "client/deadline.h"
-#include "client/link.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,30 +18,9 @@
 
 #define CLIENT_SOCKET          "/run/ballast/ballast.sock"
 #define CLIENT_SOCKET_VARIABLE "BALLAST_SOCKET"
-#define CLIENT_SERVICE         "ballast.v1.Loader"
 #define CLIENT_CREDITS_MAX     1024u
 #define CLIENT_EVENT_BYTES_MAX ((size_t)256 << 20) /* one frame, unpacked */
-#define CLIENT_DIGEST_BYTES    16u
 #define CLIENT_PARTS_ALL       (BALLAST_PART_PLAN | BALLAST_PART_TOKENS | BALLAST_PART_LABELS)
-
-struct ballast {
-    pid_t pid;
-    struct link link;
-    struct error error;
-    uint64_t stream_connection; /* number of the connection that the stream is open on */
-    bool placed;                /* step and index are known */
-    uint64_t step;              /* position: the next batch ... */
-    uint32_t index;             /* ... or, at micro_batches, the end of the step */
-    bool digest_known;          /* a batch of this step was seen */
-    uint8_t digest[CLIENT_DIGEST_BYTES];
-    bool ended;
-    uint64_t event_step;
-    uint8_t event_digest[CLIENT_DIGEST_BYTES]; /* of the last step that ended */
-    int64_t waited_ns;                         /* in ballast_next, since the last event */
-    struct arena event;
-    uint32_t credits;
-    struct batch *batches; /* `credits` of them */
-};
 
 static int client_check_options(const struct ballast_options *options, struct error *error) {
     if (options->size != sizeof *options) {
@@ -135,7 +113,7 @@ static struct batch *client_find_batch(struct ballast *client, const struct ball
 }
 
 /* Every public call but ballast_close and ballast_error begins here. */
-static int client_enter(struct ballast *client) {
+int client_enter(struct ballast *client) {
     if (client->pid != getpid()) {
         return error_set(&client->error, -EINVAL,
                          "this client belongs to process %d; after fork, open one of its own",
@@ -154,6 +132,16 @@ static int client_open_stream(struct ballast *client, struct error *error) {
     const struct ballast_job *job = &client->link.job;
     Ballast__V1__StreamRequest request = BALLAST__V1__STREAM_REQUEST__INIT;
     Ballast__V1__BatchId from = BALLAST__V1__BATCH_ID__INIT;
+    if (client->greeted && client->generation != job->generation) {
+        return error_set(error, -ESTALE,
+                         "%s sought step %llu, where generation %llu begins; this rank is of "
+                         "generation %llu: ballast_seek that step",
+                         client->link.generation_by, (unsigned long long)job->generation_step,
+                         (unsigned long long)job->generation,
+                         (unsigned long long)client->generation);
+    }
+    client->greeted = true;
+    client->generation = job->generation;
     if (!client->placed) {
         client->step = job->next_step;
         client->index = 0;
@@ -178,12 +166,24 @@ static int client_open_stream(struct ballast *client, struct error *error) {
     return code;
 }
 
+/* The daemon has moved on without this rank: a new greeting says where to, for ballast_job. */
+static int client_moved(struct ballast *client, const struct error *why) {
+    struct error sentence = *why;
+    link_close(&client->link);
+    (void)link_advance(&client->link, deadline_in_ms(client->link.options.connect_timeout_ms),
+                       &client->error);
+    return error_set(&client->error, -ESTALE, "%s", sentence.text);
+}
+
 /* What a failed call means for the connection: 0 lost, to be tried again; else the failure, after
  * which the connection is closed, since what the daemon sent is not what it should have. */
 static int client_failed(struct ballast *client, int code, const struct error *why) {
     if (link_lost(&client->link, code)) {
         link_lose(&client->link, why);
         return 0;
+    }
+    if (code == -ESTALE) {
+        return client_moved(client, why);
     }
     link_close(&client->link);
     return error_set(&client->error, code, "%s", why->text);
@@ -321,6 +321,7 @@ static int client_take_batch(struct ballast *client, const Ballast__V1__Batch *m
     }
     batch->held = true;
     batch->connection = link->connections;
+    batch->generation = client->generation;
     client->event_step = client->step;
     client->index++;
     *out = &batch->view;
@@ -432,9 +433,11 @@ int ballast_next(struct ballast *client, int timeout_ms, const struct ballast_ba
     return code;
 }
 
-/* Moves the position back to a batch whose slot was lost; the stream is opened anew from there. */
-static void client_rewind(struct ballast *client, const struct ballast_batch *batch) {
-    if (batch->step > client->step ||
+/* Moves the position back to a batch whose slot was lost; the stream is opened anew from there. One
+ * of an older generation is nobody's any more. */
+static void client_rewind(struct ballast *client, const struct batch *record) {
+    const struct ballast_batch *batch = &record->view;
+    if (record->generation != client->generation || batch->step > client->step ||
         (batch->step == client->step && batch->index >= client->index)) {
         return;
     }
@@ -481,7 +484,7 @@ int64_t ballast_gather(struct ballast *client, const struct ballast_batch *batch
         return error_set(&client->error, -ENOBUFS, "%llu rows do not fit a buffer of %zu",
                          (unsigned long long)batch->rows, capacity);
     case -ESTALE:
-        client_rewind(client, batch);
+        client_rewind(client, record);
         return error_set(&client->error, -ESTALE,
                          "the slot of step %llu, index %u was reused, as this rank was too slow; "
                          "release it, it comes again",
@@ -581,6 +584,9 @@ static int client_commit(struct ballast *client, const Ballast__V1__CommitReques
         if (code == 0) {
             link_progress(&client->link);
             return 0;
+        }
+        if (code == -ESTALE) {
+            return client_moved(client, &failure);
         }
         if (!link_lost(&client->link, code)) {
             return error_set(&client->error, code, "%s", failure.text);

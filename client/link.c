@@ -5,6 +5,7 @@
 #include "client/deadline.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -80,7 +81,6 @@ bool link_lost(const struct link *link, int code) {
     case -ECONNRESET:
     case -ECONNREFUSED:
     case -ETIMEDOUT:
-    case -ESTALE:
         return true;
     case -EEXIST: /* our own connection of before, whose end the daemon has not seen yet */
         return link->connections > 0;
@@ -229,6 +229,7 @@ static int link_accept_greeting(struct link *link, const Ballast__V1__HelloRespo
         .tokens_max = hello->tokens_max,
         .token_bytes = hello->token_bytes,
         .generation = hello->generation,
+        .generation_step = hello->generation_step,
     };
     memcpy(job.job_digest, hello->job_digest.data, sizeof job.job_digest);
     code = link_check_job(link, &job, error);
@@ -238,6 +239,8 @@ static int link_accept_greeting(struct link *link, const Ballast__V1__HelloRespo
     if (code < 0) {
         return code;
     }
+    (void)snprintf(link->generation_by, sizeof link->generation_by, "%s",
+                   hello->generation_by[0] == '\0' ? "another rank" : hello->generation_by);
     link->job = job;
     link->connections++;
     memcpy(link->options.job_digest, job.job_digest, sizeof job.job_digest);

@@ -37,8 +37,9 @@ struct link {
     struct call_channel *channel; /* NULL in DOWN */
     int data_fd;                  /* in MAPPING, else -1 */
     struct mapping *mapping;      /* one reference in READY, NULL where no slot is wanted */
-    uint64_t connections;         /* greetings answered, so 0 before the first */
+    uint64_t connections;         /* greetings answered and seeks since, so 0 before the first */
     struct ballast_job job;       /* meaningful then */
+    char generation_by[128];      /* who began its generation, likewise */
     char data_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
     uint8_t data_token[MAPPING_TOKEN_BYTES];
     uint64_t slab_bytes;

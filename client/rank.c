@@ -36,6 +36,11 @@ struct rank_arguments {
     uint64_t expert_tokens[RANK_EXPERTS_MAX]; /* and these */
     size_t experts;
     enum ballast_type type;
+    uint64_t seek;           /* step to go to first; UINT64_MAX: stay */
+    uint64_t generation;     /* that this opens at least */
+    const char *import_path; /* NULL: none; state to go on from first */
+    const char *export_path; /* NULL: none; where the state after the last step goes */
+    bool follow;             /* goes where other ranks seek */
 };
 
 struct rank {
@@ -69,6 +74,11 @@ enum rank_key {
     RANK_KEY_CREDITS,
     RANK_KEY_CONNECT_TIMEOUT_MS,
     RANK_KEY_SOCKET,
+    RANK_KEY_SEEK,
+    RANK_KEY_GENERATION,
+    RANK_KEY_IMPORT,
+    RANK_KEY_EXPORT,
+    RANK_KEY_FOLLOW,
 };
 
 static const struct argp_option rank_options[] = {
@@ -83,6 +93,12 @@ static const struct argp_option rank_options[] = {
     {"steps", RANK_KEY_STEPS, "N", 0, "Steps to run from where it starts (default: to the end)", 2},
     {"commit-every", RANK_KEY_COMMIT_EVERY, "N", 0, "Commit every Nth step; 0 never (default 1)",
      2},
+    {"seek", RANK_KEY_SEEK, "STEP", 0, "Go to this step first, with the whole job", 2},
+    {"import", RANK_KEY_IMPORT, "FILE", 0, "Go on from this state first, with the whole job", 2},
+    {"generation", RANK_KEY_GENERATION, "N", 0,
+     "With --seek or --import: open this generation at least (default: the next)", 2},
+    {"follow", RANK_KEY_FOLLOW, NULL, 0, "When another rank seeks, go there too", 2},
+    {"export", RANK_KEY_EXPORT, "FILE", 0, "Write the state after the last step to this file", 2},
     {"think-ms", RANK_KEY_THINK_MS, "MS", 0, "Hold each batch for so long (default 0)", 2},
     {"credits", RANK_KEY_CREDITS, "N", 0, "Batches in flight (default 4)", 2},
     {"measured", RANK_KEY_MEASURED, NULL, 0, "Commit with the time that each batch was held", 2},
@@ -102,8 +118,11 @@ static const struct argp_option rank_options[] = {
 static const char rank_doc[] =
     "Takes the micro-batches of one rank from ballastd, as a trainer would.\n\n"
     "  ballast-rank --dp 0 --cp 1 --steps 10 --log -\n"
-    "  ballast-rank --pp 1 --parts plan --think-ms 50\v"
-    "Exit codes: 0 ok, 1 refused or failed, 2 usage, 3 daemon not running, 4 no such thing, "
+    "  ballast-rank --pp 1 --parts plan --think-ms 50\n"
+    "  ballast-rank --steps 10 --export step10.state\n"
+    "  ballast-rank --import step10.state\v"
+    "Exit codes: 0 all steps done or the end of the data, 1 refused or failed, 2 usage, 3 daemon "
+    "not running, 4 no such thing, "
     "5 timed out.";
 
 /* A whole number within [min, max]; anything else is a usage error and does not return. */
@@ -184,6 +203,21 @@ static error_t rank_parse(int key, char *text, struct argp_state *state) {
     case RANK_KEY_CONNECT_TIMEOUT_MS:
         client->connect_timeout_ms = (int)rank_number(state, "connect-timeout-ms", text, -1,
                                                       INT32_MAX);
+        return 0;
+    case RANK_KEY_SEEK:
+        arguments->seek = (uint64_t)rank_number(state, "seek", text, 0, INT64_MAX);
+        return 0;
+    case RANK_KEY_GENERATION:
+        arguments->generation = (uint64_t)rank_number(state, "generation", text, 0, INT64_MAX);
+        return 0;
+    case RANK_KEY_IMPORT:
+        arguments->import_path = text;
+        return 0;
+    case RANK_KEY_EXPORT:
+        arguments->export_path = text;
+        return 0;
+    case RANK_KEY_FOLLOW:
+        arguments->follow = true;
         return 0;
     case RANK_KEY_MEASURED:
         arguments->measured = true;
@@ -371,6 +405,91 @@ static int rank_take(struct rank *rank, const struct ballast_batch *batch) {
     return rank_release(rank, batch);
 }
 
+/* Reads a whole file; the caller frees. */
+static int rank_read_file(const char *path, uint8_t **out, size_t *bytes) {
+    uint8_t *content = NULL;
+    size_t used = 0, room = 0;
+    FILE *file = fopen(path, "re");
+    bool failed = file == NULL;
+    while (!failed && !feof(file)) {
+        if (used == room) {
+            room = room == 0 ? 65536 : 2 * room;
+            uint8_t *grown = realloc(content, room);
+            failed = grown == NULL;
+            content = grown == NULL ? content : grown;
+        }
+        used += failed ? 0 : fread(content + used, 1, room - used, file);
+        failed |= ferror(file) != 0;
+    }
+    int code = failed ? -(errno == 0 ? EIO : errno) : 0;
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    if (failed) {
+        free(content);
+        return rank_fail(code, path, strerror(-code));
+    }
+    *out = content;
+    *bytes = used;
+    return 0;
+}
+
+static int rank_import(struct rank *rank) {
+    const struct rank_arguments *arguments = &rank->arguments;
+    uint8_t *state = NULL;
+    size_t bytes = 0;
+    int code = rank_read_file(arguments->import_path, &state, &bytes);
+    if (code < 0) {
+        return code;
+    }
+    code = ballast_import(rank->client, state, bytes, arguments->generation);
+    free(state);
+    return code < 0 ? rank_fail_client(rank, code, "import") : 0;
+}
+
+static int rank_go(struct rank *rank) {
+    const struct rank_arguments *arguments = &rank->arguments;
+    int code = arguments->import_path == NULL ? 0 : rank_import(rank);
+    if (code == 0 && arguments->seek != UINT64_MAX) {
+        code = ballast_seek(rank->client, arguments->seek, arguments->generation);
+        code = code < 0 ? rank_fail_client(rank, code, "seek") : 0;
+    }
+    return code;
+}
+
+/* Another rank has sought another step. */
+static int rank_follow(struct rank *rank, int failed, const char *what) {
+    struct ballast_job job;
+    if (!rank->arguments.follow || failed != -ESTALE) {
+        return rank_fail_client(rank, failed, what);
+    }
+    fprintf(stderr, "ballast-rank: %s\n", ballast_error(rank->client));
+    (void)ballast_job(rank->client, &job);
+    rank->measured_count = 0;
+    int code = ballast_seek(rank->client, job.generation_step, 0);
+    return code < 0 ? rank_fail_client(rank, code, "seek") : 0;
+}
+
+/* The state from which the step after the last one is planned, as a checkpoint would hold it. */
+static int rank_export(struct rank *rank) {
+    const char *path = rank->arguments.export_path;
+    const void *state = NULL;
+    size_t bytes = 0;
+    if (path == NULL) {
+        return 0;
+    }
+    int code = ballast_export(rank->client, ballast_step(rank->client) + 1, &state, &bytes);
+    if (code < 0) {
+        return rank_fail_client(rank, code, "export");
+    }
+    FILE *file = fopen(path, "we");
+    bool written = file != NULL && fwrite(state, 1, bytes, file) == bytes;
+    if (file == NULL || fclose(file) != 0 || !written) {
+        return rank_fail(-EIO, path, strerror(errno));
+    }
+    return 0;
+}
+
 static int rank_end_step(struct rank *rank) {
     uint64_t every = rank->arguments.commit_every;
     size_t measured = rank->measured_count;
@@ -386,7 +505,7 @@ static int rank_end_step(struct rank *rank) {
         rank_pause(rank, RANK_COMMIT_MS);
         code = ballast_commit(rank->client, ballast_step(rank->client));
     }
-    return code < 0 ? rank_fail_client(rank, code, "commit") : 0;
+    return code < 0 ? rank_follow(rank, code, "commit") : 0;
 }
 
 static int rank_run(struct rank *rank) {
@@ -396,9 +515,8 @@ static int rank_run(struct rank *rank) {
         int event = ballast_next(rank->client, RANK_POLL_MS, &batch);
         int code = 0;
         if (event < 0) {
-            return rank_fail_client(rank, event, "next batch");
-        }
-        if (event == BALLAST_BATCH) {
+            code = rank_follow(rank, event, "next batch");
+        } else if (event == BALLAST_BATCH) {
             code = rank_take(rank, batch);
         } else if (event == BALLAST_END_OF_STEP) {
             code = rank_end_step(rank);
@@ -437,7 +555,8 @@ static int rank_open(struct rank *rank) {
     if (code < 0) {
         return rank_fail_client(rank, code, "open");
     }
-    return rank->arguments.measured ? rank_reserve_measured(rank) : 0;
+    code = rank_go(rank);
+    return code == 0 && rank->arguments.measured ? rank_reserve_measured(rank) : code;
 }
 
 static int rank_close(struct rank *rank) {
@@ -462,8 +581,10 @@ static void rank_block_signals(struct rank *rank) {
 int main(int argc, char **argv) {
     static const struct argp argp = {
         .options = rank_options, .parser = rank_parse, .doc = rank_doc};
-    struct rank rank = {
-        .arguments = {.client = BALLAST_OPTIONS_INIT, .commit_every = 1, .type = BALLAST_INT32}};
+    struct rank rank = {.arguments = {.client = BALLAST_OPTIONS_INIT,
+                                      .commit_every = 1,
+                                      .type = BALLAST_INT32,
+                                      .seek = UINT64_MAX}};
     argp_program_version = "ballast-rank " BALLAST_VERSION;
     argp_err_exit_status = RANK_EXIT_USAGE;
     (void)argp_parse(&argp, argc, argv, 0, NULL, &rank.arguments);
@@ -471,6 +592,9 @@ int main(int argc, char **argv) {
     if (code == 0) {
         rank_block_signals(&rank);
         code = rank_run(&rank);
+    }
+    if (code == 0) {
+        code = rank_export(&rank);
     }
     int closed = rank_close(&rank);
     code = code == 0 ? closed : code;

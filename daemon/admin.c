@@ -141,7 +141,9 @@ static void admin_status_figures(struct daemon *daemon, Ballast__V1__StatusRespo
     out->next_step = daemon->planned_end;
     out->committed_step = daemon->roster.committed_step;
     out->durable_step = daemon->progress.durable_step;
-    out->generation = daemon->job.generation;
+    out->generation = daemon->generation.number;
+    out->generation_step = daemon->generation.step;
+    out->generation_by = (char *)daemon->generation.by;
     out->io_backend = (char *)daemon->reader->backend;
     out->profile = (char *)schedule_model(daemon->schedule)->name;
     out->slab_bytes_used = slab_bytes_used(&daemon->slab);
@@ -176,17 +178,30 @@ static bool admin_warnings(const struct daemon *daemon, struct arena *arena,
     return out->warnings != NULL;
 }
 
+static void admin_seeking(const struct daemon *daemon, Ballast__V1__Seeking *out) {
+    const struct memo_generation *next = &daemon->rewind.next;
+    out->step = next->step;
+    out->at = daemon->rewind.phase == REWIND_PLANNING ? ahead_reaching(daemon->ahead) : next->step;
+    out->generation = next->number;
+    out->by = (char *)next->by;
+}
+
 static void admin_status(struct admin *admin, struct session *session, uint32_t stream,
                          const void *message) {
     struct daemon *daemon = admin->daemon;
     struct arena *arena = &daemon->arena;
     Ballast__V1__StatusResponse out = BALLAST__V1__STATUS_RESPONSE__INIT;
+    Ballast__V1__Seeking seeking = BALLAST__V1__SEEKING__INIT;
     (void)message;
     const struct plan_state *state = admin_state(admin, session, stream);
     if (state == NULL) {
         return;
     }
     admin_status_figures(daemon, &out);
+    if (daemon->rewind.phase != REWIND_IDLE) {
+        admin_seeking(daemon, &seeking);
+        out.seeking = &seeking;
+    }
     out.n_datasets = catalog_count(daemon->catalog);
     out.datasets = admin_datasets(daemon, arena, state);
     bool built = out.datasets != NULL && admin_status_steps(daemon, arena, &out) &&

@@ -11,8 +11,9 @@
 
 struct ahead_wish {
     struct ahead_wish *next;
+    enum ahead_wish_kind kind;
     uint64_t step;
-    struct replay_row row;
+    struct replay_row row; /* without a state: the start of the stream */
 };
 
 struct ahead {
@@ -32,6 +33,9 @@ struct ahead {
     struct ahead_wish *wishes;    /* oldest first */
     struct ahead_result *results; /* oldest first */
     struct ahead_result **results_tail;
+    uint64_t line;    /* counts restarts: what was planned before one is dropped */
+    uint8_t *restart; /* encoded state to go on from, NULL: none */
+    size_t restart_bytes;
 
     /* Planner thread only. */
     struct plan_state *state;
@@ -45,6 +49,7 @@ void ahead_result_destroy(struct ahead_result *result) {
     if (result != NULL) {
         step_plan_destroy(result->plan);
         free(result->state_after);
+        free(result->state);
         free(result);
     }
 }
@@ -86,28 +91,71 @@ static void ahead_plan(struct ahead *ahead, struct ahead_result *result) {
     (void)FAILPOINT(plan_after);
 }
 
+/* Brings ahead->replay to the wish's step. */
+static int ahead_replay_to(struct ahead *ahead, const struct ahead_wish *wish,
+                           struct error *error) {
+    struct replay *replay = &ahead->replay;
+    int code = FAILPOINT_ERROR(replay, error);
+    if (code == 0 && replay->state == NULL) {
+        code = replay_open(replay, ahead->schedule, ahead->source, error);
+    }
+    const struct replay_row *row = wish->row.state != NULL ? &wish->row : NULL;
+    return code < 0 ? code : replay_seek(replay, row, wish->step, error);
+}
+
 static int ahead_replay_plan(struct ahead *ahead, const struct ahead_wish *wish,
                              struct ahead_result *result) {
-    struct replay *replay = &ahead->replay;
-    int code = FAILPOINT_ERROR(replay, &result->error);
-    if (code == 0 && replay->state == NULL) {
-        code = replay_open(replay, ahead->schedule, ahead->source, &result->error);
-    }
-    if (code == 0) {
-        code = replay_seek(replay, &wish->row, wish->step, &result->error);
-    }
+    int code = ahead_replay_to(ahead, wish, &result->error);
     if (code < 0) {
         return code;
     }
-    code = replay_next(replay, &result->plan, &result->error);
+    code = replay_next(&ahead->replay, &result->plan, &result->error);
     return code == 0 ? error_set(&result->error, -ERANGE, "the data ends before this step") : code;
+}
+
+static int ahead_reach_plan(struct ahead *ahead, const struct ahead_wish *wish,
+                            struct ahead_result *result) {
+    int code = ahead_replay_to(ahead, wish, &result->error);
+    if (code < 0) {
+        return code;
+    }
+    result->state = ahead_encode(ahead->replay.state, &result->state_bytes);
+    if (result->state == NULL) {
+        return error_set(&result->error, -ENOMEM, "out of memory for a state");
+    }
+    return replay_next(&ahead->replay, &result->plan, &result->error);
 }
 
 static void ahead_fulfil(struct ahead *ahead, struct ahead_wish *wish,
                          struct ahead_result *result) {
-    result->replay = true;
+    bool reach = wish->kind == AHEAD_WISH_REACH;
+    int code = reach ? ahead_reach_plan(ahead, wish, result)
+                     : ahead_replay_plan(ahead, wish, result);
+    result->wish = wish->kind;
     result->step = wish->step;
-    result->kind = ahead_replay_plan(ahead, wish, result) < 0 ? AHEAD_FAILED : AHEAD_REPLAYED;
+    result->kind = code < 0 ? AHEAD_FAILED : reach ? AHEAD_REACHED : AHEAD_REPLAYED;
+}
+
+/* Takes over the state of a restart; false with the reason in the result. */
+static bool ahead_begin(struct ahead *ahead, const uint8_t *state, size_t bytes,
+                        struct ahead_result *result) {
+    int code = plan_state_decode(ahead->scratch, state, bytes, &result->error);
+    if (code == 0) {
+        code = corpus_source_check(ahead->source, &ahead->scratch->cursor, &result->error);
+    }
+    if (code == 0) {
+        code = schedule_check_state(ahead->schedule, ahead->scratch, &result->error);
+    }
+    if (code < 0) {
+        result->kind = AHEAD_FAILED;
+        ahead->over = true;
+        return false;
+    }
+    struct plan_state *before = ahead->state;
+    ahead->state = ahead->scratch;
+    ahead->scratch = before;
+    ahead->over = false;
+    return true;
 }
 
 static void ahead_wish_destroy(struct ahead_wish *wish) {
@@ -133,28 +181,63 @@ static void ahead_give_up(struct ahead *ahead) {
     ahead->reserve = NULL;
 }
 
-/* Does one job, without the mutex meanwhile. */
-static void ahead_work(struct ahead *ahead, struct ahead_result *result) {
+static void ahead_work_restart(struct ahead *ahead, struct ahead_result *result) {
+    uint8_t *state = ahead->restart;
+    size_t bytes = ahead->restart_bytes;
+    ahead->restart = NULL;
+    (void)pthread_mutex_unlock(&ahead->mutex);
+    bool begun = ahead_begin(ahead, state, bytes, result);
+    free(state);
+    (void)pthread_mutex_lock(&ahead->mutex);
+    if (begun) {
+        ahead_result_destroy(result);
+    } else {
+        ahead_deliver(ahead, result);
+    }
+}
+
+static void ahead_work_wish(struct ahead *ahead, struct ahead_result *result) {
     struct ahead_wish *wish = ahead->wishes;
-    if (wish != NULL) {
-        ahead->wishes = wish->next;
+    ahead->wishes = wish->next;
+    if (wish->kind == AHEAD_WISH_REPLAY && !ahead->stopping) {
+        atomic_store(&ahead->replay.cancelled, false);
     }
     (void)pthread_mutex_unlock(&ahead->mutex);
-    if (wish != NULL) {
-        ahead_fulfil(ahead, wish, result);
-        ahead_wish_destroy(wish);
-    } else {
-        ahead_plan(ahead, result);
-    }
+    ahead_fulfil(ahead, wish, result);
+    ahead_wish_destroy(wish);
     (void)pthread_mutex_lock(&ahead->mutex);
     ahead_deliver(ahead, result);
+}
+
+/* What was planned for a line that is over meanwhile is nobody's. */
+static void ahead_work_plan(struct ahead *ahead, struct ahead_result *result) {
+    uint64_t line = ahead->line;
+    (void)pthread_mutex_unlock(&ahead->mutex);
+    ahead_plan(ahead, result);
+    (void)pthread_mutex_lock(&ahead->mutex);
+    if (line == ahead->line) {
+        ahead_deliver(ahead, result);
+    } else {
+        ahead_result_destroy(result);
+    }
+}
+
+/* Does one job, without the mutex meanwhile. */
+static void ahead_work(struct ahead *ahead, struct ahead_result *result) {
+    if (ahead->restart != NULL) {
+        ahead_work_restart(ahead, result);
+    } else if (ahead->wishes != NULL) {
+        ahead_work_wish(ahead, result);
+    } else {
+        ahead_work_plan(ahead, result);
+    }
 }
 
 static void *ahead_run(void *argument) {
     struct ahead *ahead = argument;
     (void)pthread_mutex_lock(&ahead->mutex);
     while (!ahead->stopping) {
-        if (ahead->wishes == NULL && !ahead_may_plan(ahead)) {
+        if (ahead->restart == NULL && ahead->wishes == NULL && !ahead_may_plan(ahead)) {
             (void)pthread_cond_wait(&ahead->changed, &ahead->mutex);
             continue;
         }
@@ -191,6 +274,7 @@ static void ahead_free(struct ahead *ahead) {
         ahead->results = next;
     }
     ahead_result_destroy(ahead->reserve);
+    free(ahead->restart);
     replay_close(&ahead->replay);
     plan_state_destroy(ahead->state);
     plan_state_destroy(ahead->scratch);
@@ -233,6 +317,7 @@ void ahead_stop(struct ahead *ahead) {
     }
     (void)pthread_mutex_lock(&ahead->mutex);
     ahead->stopping = true;
+    atomic_store(&ahead->replay.cancelled, true);
     (void)pthread_cond_signal(&ahead->changed);
     (void)pthread_mutex_unlock(&ahead->mutex);
     (void)pthread_join(ahead->thread, NULL);
@@ -254,14 +339,18 @@ void ahead_freeze(struct ahead *ahead) {
     (void)pthread_mutex_unlock(&ahead->mutex);
 }
 
-int ahead_replay(struct ahead *ahead, uint64_t step, const struct replay_row *row) {
+static int ahead_wish(struct ahead *ahead, enum ahead_wish_kind kind, uint64_t step,
+                      const struct replay_row *row) {
     struct ahead_wish *wish = calloc(1, sizeof *wish);
     if (wish == NULL) {
-        free(row->state);
+        free(row == NULL ? NULL : row->state);
         return -ENOMEM;
     }
+    wish->kind = kind;
     wish->step = step;
-    wish->row = *row;
+    if (row != NULL) {
+        wish->row = *row;
+    }
     (void)pthread_mutex_lock(&ahead->mutex);
     struct ahead_wish **last = &ahead->wishes;
     while (*last != NULL) {
@@ -271,6 +360,51 @@ int ahead_replay(struct ahead *ahead, uint64_t step, const struct replay_row *ro
     (void)pthread_cond_signal(&ahead->changed);
     (void)pthread_mutex_unlock(&ahead->mutex);
     return 0;
+}
+
+int ahead_replay(struct ahead *ahead, uint64_t step, const struct replay_row *row) {
+    return ahead_wish(ahead, AHEAD_WISH_REPLAY, step, row);
+}
+
+int ahead_reach(struct ahead *ahead, uint64_t step, const struct replay_row *row) {
+    atomic_store(&ahead->replay.cancelled, false);
+    atomic_store(&ahead->replay.at, row == NULL ? 0 : row->step);
+    return ahead_wish(ahead, AHEAD_WISH_REACH, step, row);
+}
+
+uint64_t ahead_reaching(const struct ahead *ahead) {
+    return atomic_load(&ahead->replay.at);
+}
+
+void ahead_reach_cancel(struct ahead *ahead) {
+    atomic_store(&ahead->replay.cancelled, true);
+}
+
+/* Frees the results that belong to the stream's own planning. With the mutex held. */
+static void ahead_drop_planned(struct ahead *ahead) {
+    struct ahead_result **at = &ahead->results;
+    while (*at != NULL) {
+        struct ahead_result *result = *at;
+        if (result->wish == AHEAD_WISH_NONE && result->kind != AHEAD_FAILED) {
+            *at = result->next;
+            ahead_result_destroy(result);
+        } else {
+            at = &result->next;
+        }
+    }
+    ahead->results_tail = at;
+}
+
+void ahead_restart(struct ahead *ahead, uint8_t *state, size_t state_bytes) {
+    (void)pthread_mutex_lock(&ahead->mutex);
+    ahead_drop_planned(ahead);
+    free(ahead->restart);
+    ahead->restart = state;
+    ahead->restart_bytes = state_bytes;
+    ahead->line++;
+    ahead->end = 0;
+    (void)pthread_cond_signal(&ahead->changed);
+    (void)pthread_mutex_unlock(&ahead->mutex);
 }
 
 struct ahead_result *ahead_take(struct ahead *ahead) {

@@ -406,9 +406,11 @@ static int check_datasets(const struct blob *blob, const struct blob *here, stru
     return 0;
 }
 
-int blob_check_job(const struct blob *blob, const struct blob *here, struct error *error) {
+int blob_check_job(const struct blob *blob, const struct blob *here, bool *same_step,
+                   struct error *error) {
     struct blob_difference difference;
-    struct history_difference history = {0};
+    struct history_difference history;
+    bool differs = history_differs(blob->plan_text, here->plan_text, &history);
     if (blob->algorithm != here->algorithm) {
         return error_set(error, -EINVAL,
                          "the checkpoint was planned by algorithm %u and this version is %u; run "
@@ -420,14 +422,14 @@ int blob_check_job(const struct blob *blob, const struct blob *here, struct erro
     if (code < 0) {
         return code;
     }
-    if (history_differs(blob->plan_text, here->plan_text, &history) && 0 < history.step &&
-        history.step < blob->step) {
+    if (differs && 0 < history.step && history.step < blob->step) {
         return error_set(error, -EINVAL,
                          "the checkpoint was planned by another history up to step %" PRIu64
                          ": it has '%s', and this config '%s'; set it back",
                          blob->step, history.a, history.b);
     }
-    if (history.step == 0 && blob_text_difference(blob->plan_text, here->plan_text, &difference)) {
+    if (differs && history.step == 0 &&
+        blob_text_difference(blob->plan_text, here->plan_text, &difference)) {
         return error_set(error, -EINVAL,
                          "the checkpoint is of another job: it has %s = %s, and this config %s; "
                          "set it back",
@@ -438,5 +440,6 @@ int blob_check_job(const struct blob *blob, const struct blob *here, struct erro
                          "the checkpoint is of another job: settings and datasets agree, the job "
                          "digest does not");
     }
+    *same_step = !differs || history.step > blob->step;
     return 0;
 }

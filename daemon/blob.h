@@ -58,8 +58,10 @@ int blob_decode(const uint8_t *bytes, size_t count, struct blob **out, struct er
 
 /* Whether the blob is of the job `here` (of which only the job's fields are read), with the same
  * history up to the blob's step: the first difference is named, an algorithm version, a dataset by
- * name, a setting by key. -EINVAL. */
-int blob_check_job(const struct blob *blob, const struct blob *here, struct error *error);
+ * name, a setting by key. *same_step: they agree about the step itself too, so that its digest
+ * holds here. -EINVAL. */
+int blob_check_job(const struct blob *blob, const struct blob *here, bool *same_step,
+                   struct error *error);
 
 /* The first line in which two texts of "name = value" lines differ: its name in `name`, both values
  * in `a_value` and `b_value` ("nothing" where a text has no such line). False when they agree. */

@@ -65,8 +65,9 @@ struct config {
     uint32_t slots; /* of this node; their size is config_slot_bytes */
     /* [limits] */
     uint32_t connections_max;
-    uint32_t credits_max;    /* per stream */
-    uint32_t steps_retained; /* in the store */
+    uint32_t credits_max;      /* per stream */
+    uint32_t steps_retained;   /* in the store */
+    uint32_t exports_retained; /* likewise, of exported steps */
     /* enum config_origin of each key of the table, and of (path, weight) of each dataset. */
     uint8_t origins[CONFIG_KEYS_MAX];
     uint8_t *dataset_origins;

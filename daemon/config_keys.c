@@ -761,11 +761,21 @@ static const struct config_key keys[] = {
      .name = "steps_retained",
      .fallback = "1000",
      .unit = "steps",
-     .reason = "Steps kept in the store behind the committed one, to be looked at.",
+     .reason = "Steps kept in the store behind the committed one, to go back to at once.",
      .kind = &kind_count,
      .min = 1,
      .max = 1u << 24,
      FIELD(steps_retained)},
+    {.section = "limits",
+     .name = "exports_retained",
+     .fallback = "10000",
+     .unit = "steps",
+     .reason = "Exported steps kept in the store besides, however old: a trainer goes back to its\n"
+               "checkpoints at once. The highest ones stay.",
+     .kind = &kind_count,
+     .min = 1,
+     .max = 1u << 24,
+     FIELD(exports_retained)},
 };
 
 static const struct section {

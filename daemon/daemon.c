@@ -40,6 +40,9 @@ int daemon_exit_code(int error) {
 const char *daemon_state(const struct daemon *daemon) {
     const struct roster *roster = &daemon->roster;
     bool reached = false;
+    if (daemon->rewind.phase != REWIND_IDLE) {
+        return "seeking";
+    }
     if (daemon->end_step == UINT64_MAX) {
         return daemon->planned_end > daemon->recovered.committed_step ? "serving" : "warming";
     }
@@ -171,6 +174,7 @@ static void daemon_tick(uv_timer_t *timer) {
         log_line(LOG_DEBUG, "reader", "reads were done that nobody had announced");
     }
     server_tick(&daemon->server, uv_hrtime());
+    rewind_tick(&daemon->rewind, uv_hrtime());
     if (daemon->arena.held_bytes > DAEMON_ARENA_KEPT_BYTES) {
         arena_deinit(&daemon->arena);
         arena_init(&daemon->arena, DAEMON_ARENA_BYTES);
@@ -260,6 +264,7 @@ static int daemon_job_datasets(const struct catalog *catalog, uint32_t count,
  * on is planned anew, and a generation begins if there was any. */
 static int daemon_fork(struct daemon *daemon, const char *plan_text, struct error *error) {
     struct store_summary summary;
+    char by[STORE_BY_BYTES];
     uint64_t fork = store_fork(daemon->store);
     if (fork == UINT64_MAX) {
         return 0;
@@ -272,7 +277,11 @@ static int daemon_fork(struct daemon *daemon, const char *plan_text, struct erro
         code = store_put_history(daemon->store, plan_text, error);
     }
     if (code == 0 && summary.steps_end > fork) {
+        (void)snprintf(by, sizeof by, "the config's section from step %" PRIu64, fork);
         code = store_put_generation(daemon->store, summary.generation + 1, error);
+        if (code == 0) {
+            code = store_put_generation_begin(daemon->store, summary.committed_step, by, error);
+        }
     }
     if (code == 0) {
         code = store_commit(daemon->store, error);
@@ -285,32 +294,58 @@ static int daemon_fork(struct daemon *daemon, const char *plan_text, struct erro
     return code;
 }
 
-static int daemon_open_store(struct daemon *daemon, struct error *error) {
+/* What checkpoints say of the job: its datasets are the first of the config, those that were
+ * appended stand in the settings. */
+static int daemon_identify(struct daemon *daemon, struct error *error) {
+    uint32_t count = daemon->config->dataset_job_count;
+    struct blob_dataset *datasets = calloc(count, sizeof *datasets);
     char *plan_text = config_plan_text(daemon->config, daemon->catalog, error);
+    daemon->identity = (struct blob){.writer = DAEMON_VERSION_TEXT,
+                                     .algorithm = PLAN_ALGORITHM_VERSION,
+                                     .plan_text = plan_text,
+                                     .datasets = datasets,
+                                     .dataset_count = count};
+    if (datasets == NULL || plan_text == NULL) {
+        return plan_text == NULL ? error->code : error_set(error, -ENOMEM, "out of memory");
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const struct dataset *dataset = catalog_dataset(daemon->catalog, i);
+        datasets[i].name = dataset_name(dataset);
+        int code = dataset_fingerprint(dataset, datasets[i].fingerprint, error);
+        if (code < 0) {
+            return code;
+        }
+    }
+    config_job_digest(daemon->config, daemon->fingerprint, daemon->identity.job_digest);
+    memcpy(daemon->job.job_digest, daemon->identity.job_digest, sizeof daemon->job.job_digest);
+    return 0;
+}
+
+static int daemon_open_store(struct daemon *daemon, struct error *error) {
+    int code = daemon_identify(daemon, error);
+    if (code < 0) {
+        return code;
+    }
     uint32_t count = daemon->config->dataset_job_count;
     struct store_dataset *datasets = calloc(count, sizeof *datasets);
-    struct store_job job = {.plan_text = plan_text,
+    struct store_job job = {.plan_text = daemon->identity.plan_text,
                             .version = DAEMON_VERSION_TEXT,
                             .datasets = datasets,
                             .dataset_count = count};
-    int code = plan_text == NULL  ? error->code
-               : datasets == NULL ? error_set(error, -ENOMEM, "out of memory")
-                                  : daemon_job_datasets(daemon->catalog, count, datasets, error);
+    code = datasets == NULL ? error_set(error, -ENOMEM, "out of memory")
+                            : daemon_job_datasets(daemon->catalog, count, datasets, error);
     if (code < 0) {
         free(datasets);
-        free(plan_text);
         return code;
     }
-    config_job_digest(daemon->config, daemon->fingerprint, job.job_digest);
-    memcpy(daemon->job.job_digest, job.job_digest, sizeof daemon->job.job_digest);
+    memcpy(job.job_digest, daemon->identity.job_digest, sizeof job.job_digest);
     log_line(LOG_INFO, "store", "opening directory=%s sqlite=%s", daemon->config->state_dir,
              store_library_version());
     code = store_open(daemon->config->state_dir, &job, &daemon->store, error);
-    if (code == 0) {
-        code = daemon_fork(daemon, plan_text, error);
-    }
     free(datasets);
-    free(plan_text);
+    if (code == 0) {
+        code = daemon_fork(daemon, job.plan_text, error);
+    }
     if (code == 0) {
         code = FAILPOINT_ERROR(store_opened, error);
     }
@@ -368,17 +403,25 @@ static int daemon_open_world(struct daemon *daemon, struct error *error) {
     daemon->job.tokens_max = plan->tokens_max;
     daemon->job.token_bytes = daemon->feed.token_bytes;
     daemon->job.slab_bytes = slab_bytes(&daemon->slab);
-    daemon->job.generation = daemon->recovered.generation;
     daemon->job.credits_max = config->credits_max;
     daemon->job.replica_slots = daemon->slab.replica_slots;
+    daemon->generation = (struct generation){.number = daemon->recovered.generation,
+                                             .step = daemon->recovered.generation_step};
+    memcpy(daemon->generation.by, daemon->recovered.generation_by, sizeof daemon->generation.by);
+    daemon->exporter.daemon = daemon;
+    if (rewind_open(&daemon->rewind, daemon, config->connections_max) < 0) {
+        return error_set(error, -ENOMEM, "out of memory");
+    }
     daemon->world = (struct session_world){.ops = &turn_session_ops,
                                            .job = &daemon->job,
                                            .progress = &daemon->progress,
                                            .roster = &daemon->roster,
+                                           .generation = &daemon->generation,
                                            .measured = &daemon->measured,
                                            .arena = &daemon->arena};
     daemon->progress.claimable_step = daemon->recovered.steps_end + DAEMON_UNDURABLE_MAX;
     daemon->planned_end = daemon->recovered.committed_step;
+    daemon->rows_end = daemon->recovered.steps_end;
     daemon->committed_put = daemon->recovered.committed_step;
     daemon->state = ahead_encode(daemon->recovered.state, &daemon->state_bytes);
     return daemon->state == NULL ? error_set(error, -ENOMEM, "out of memory") : 0;
@@ -390,8 +433,12 @@ static int daemon_start_threads(struct daemon *daemon, struct error *error) {
     if (scratch == NULL) {
         return error_set(error, -ENOMEM, "out of memory");
     }
-    int code = memo_start(daemon->store, scratch, recovered->steps_end, recovered->committed_step,
-                          daemon_wake, daemon, &daemon->memo, error);
+    const struct memo_options options = {.scratch = scratch,
+                                         .durable_step = recovered->steps_end,
+                                         .committed_step = recovered->committed_step,
+                                         .generation = recovered->generation,
+                                         .exports_retained = daemon->config->exports_retained};
+    int code = memo_start(daemon->store, &options, daemon_wake, daemon, &daemon->memo, error);
     if (code < 0) {
         return code;
     }
@@ -512,6 +559,9 @@ static int daemon_close(struct daemon *daemon, struct error *error) {
     measured_deinit(&daemon->measured);
     admin_deinit(&daemon->admin);
     schedule_destroy(daemon->schedule);
+    rewind_close(&daemon->rewind);
+    free((char *)daemon->identity.plan_text);
+    free((struct blob_dataset *)daemon->identity.datasets);
     catalog_close(daemon->catalog);
     recovered_deinit(&daemon->recovered);
     arena_deinit(&daemon->arena);

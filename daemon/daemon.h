@@ -10,10 +10,13 @@
 #include "corpus/source.h"
 #include "daemon/admin.h"
 #include "daemon/ahead.h"
+#include "daemon/blob.h"
 #include "daemon/config.h"
+#include "daemon/export.h"
 #include "daemon/feed.h"
 #include "daemon/memo.h"
 #include "daemon/recover.h"
+#include "daemon/rewind.h"
 #include "daemon/samples.h"
 #include "daemon/server.h"
 
@@ -55,6 +58,7 @@ struct daemon {
     struct corpus_source source;
     struct reader *reader;
     uint8_t fingerprint[16];
+    struct blob identity; /* of the job, as checkpoints state it; its texts are ours */
     char data_path[CONFIG_PATH_BYTES + 8];
 
     /* The planner thread's while `ahead` runs. */
@@ -89,9 +93,13 @@ struct daemon {
     struct arena arena;
     struct server server;
     struct admin admin;
+    struct generation generation;
+    struct rewind rewind;
+    struct exporter exporter;
     struct recovered recovered; /* digests are compared as steps are planned again */
 
     uint64_t planned_end;   /* first step not planned */
+    uint64_t rows_end;      /* steps before it may have a row from before: they are compared */
     uint64_t end_step;      /* first step that does not exist, or will not be; UINT64_MAX */
     uint64_t committed_put; /* committed_step as last given to the store */
     uint8_t *state;         /* encoded, from which planned_end is planned */
@@ -122,7 +130,7 @@ void daemon_fail(struct daemon *daemon, int exit_code, const struct error *error
 /* Exit code for a failure: damage 65, config 78, the rest 74. */
 int daemon_exit_code(int error);
 
-/* "warming", "serving", "draining", "finished". */
+/* "warming", "serving", "seeking", "draining", "finished". */
 const char *daemon_state(const struct daemon *daemon);
 
 /* Plans no further step; the first one that will not come. */

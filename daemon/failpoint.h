@@ -45,6 +45,8 @@
     X(commit_noted, NOTHING, "a commit is noted, not durable")                                     \
     X(ack_before, NOTHING, "a durable commit is about to be acknowledged")                         \
     X(ack_after, NOTHING, "the acknowledgement is queued")                                         \
+    X(rewind_storing, NOTHING, "a generation is put, not durable")                                 \
+    X(rewind_durable, NOTHING, "a generation is durable, nobody knows it yet")                     \
     X(conn_read, SHORT, "bytes of a peer are about to be read")                                    \
     X(conn_write, SHORT, "bytes for a peer are about to be written")                               \
     X(descriptor, ERROR, "the slab's descriptor is about to be handed over")                       \

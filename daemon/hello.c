@@ -141,6 +141,7 @@ static bool hello_bind(struct session *session, uint32_t stream, struct member *
     session->held = held;
     session->member = member;
     session->token_valid = true;
+    session->generation = world->generation->number;
     member->pid = session->peer.pid;
     member->uid = session->peer.uid;
     session_move(session, SESSION_BOUND);
@@ -150,6 +151,7 @@ static bool hello_bind(struct session *session, uint32_t stream, struct member *
 static void hello_answer(struct session *session, uint32_t stream) {
     const struct session_job *job = session->world->job;
     const struct roster *roster = session->world->roster;
+    const struct generation *generation = session->world->generation;
     Ballast__V1__Mesh mesh = BALLAST__V1__MESH__INIT;
     Ballast__V1__HelloResponse response = BALLAST__V1__HELLO_RESPONSE__INIT;
     mesh.dp = roster->mesh.dp;
@@ -166,7 +168,9 @@ static void hello_answer(struct session *session, uint32_t stream) {
     response.token_bytes = job->token_bytes;
     response.data_token = (ProtobufCBinaryData){sizeof session->token, session->token};
     response.slab_bytes = job->slab_bytes;
-    response.generation = job->generation;
+    response.generation = generation->number;
+    response.generation_step = generation->step;
+    response.generation_by = (char *)generation->by;
     response.data_path = (char *)job->data_path;
     session_answer(session, stream, &response.base);
 }

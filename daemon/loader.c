@@ -1,4 +1,4 @@
-/* loader: see loader.h. Hello is in hello.c, Stream in stream.c. */
+/* loader: see loader.h. Hello is in hello.c, Stream in stream.c, Seek in seek.c. */
 #include "daemon/loader.h"
 
 #include "ballast.pb-c.h"
@@ -86,28 +86,40 @@ static void loader_measure(struct session *session, const Ballast__V1__CommitReq
     }
 }
 
+static bool loader_may_commit(struct session *session, uint32_t stream, uint64_t step) {
+    char text[ERROR_TEXT_BYTES];
+    if (session->member == NULL) {
+        session_refuse(session, stream, STATUS_FAILED_PRECONDITION, "say Hello first");
+    } else if (!loader_current(session, text)) {
+        session_refuse(session, stream, STATUS_ABORTED, "%s", text);
+    } else if (step >= loader_delivered_step(session)) {
+        session_refuse(session, stream, STATUS_OUT_OF_RANGE,
+                       "step %" PRIu64 " was not delivered to this rank; its next is %" PRIu64,
+                       step, session->member->delivered_step);
+    } else if (session->commit_count == SESSION_COMMITS_MAX) {
+        session_refuse(session, stream, STATUS_RESOURCE_EXHAUSTED,
+                       "%u commits of this rank are not durable yet", session->commit_count);
+    } else {
+        return true;
+    }
+    return false;
+}
+
 static void loader_commit(struct session *session, const struct session_call *call,
                           const void *message, uint64_t now_ns) {
     const Ballast__V1__CommitRequest *request = message;
     uint64_t step = request->step;
     struct member *member = session->member;
     struct roster *roster = session->world->roster;
-    if (member == NULL) {
-        session_refuse(session, call->stream, STATUS_FAILED_PRECONDITION, "say Hello first");
-        return;
-    }
-    if (step >= loader_delivered_step(session)) {
-        session_refuse(session, call->stream, STATUS_OUT_OF_RANGE,
-                       "step %" PRIu64 " was not delivered to this rank; its next is %" PRIu64,
-                       step, member->delivered_step);
-        return;
-    }
-    if (session->commit_count == SESSION_COMMITS_MAX) {
-        session_refuse(session, call->stream, STATUS_RESOURCE_EXHAUSTED,
-                       "%u commits of this rank are not durable yet", session->commit_count);
+    if (!loader_may_commit(session, call->stream, step)) {
         return;
     }
     (void)FAILPOINT(commit_in);
+    if (session->world->progress->moving) { /* told when the other generation has begun */
+        session->commits[session->commit_count++] = (struct session_commit){
+            .stream = call->stream, .step = UINT64_MAX, .deadline_ns = call->deadline_ns};
+        return;
+    }
     loader_measure(session, request);
     stream_release_through(session, step);
     if (step >= member->delivered_step) {
@@ -125,34 +137,7 @@ static void loader_commit(struct session *session, const struct session_call *ca
     (void)FAILPOINT(commit_noted);
 }
 
-/* Seek and Ping */
-
-static void loader_seek(struct session *session, const struct session_call *call,
-                        const void *message, uint64_t now_ns) {
-    const struct roster *roster = session->world->roster;
-    uint64_t step = ((const Ballast__V1__SeekRequest *)message)->step;
-    const struct step_plan *plan = NULL;
-    struct error error;
-    (void)now_ns;
-    if (session->member == NULL) {
-        session_refuse(session, call->stream, STATUS_FAILED_PRECONDITION, "say Hello first");
-        return;
-    }
-    if (step != roster->committed_step) {
-        session_refuse(session, call->stream, STATUS_UNIMPLEMENTED,
-                       "Seek to another step than the next uncommitted, %" PRIu64
-                       ", is not implemented",
-                       roster->committed_step);
-        return;
-    }
-    Ballast__V1__SeekResponse response = BALLAST__V1__SEEK_RESPONSE__INIT;
-    response.next_step = step;
-    response.generation = session->world->job->generation;
-    if (session->world->ops->plan(session, step, &plan, &error) == SESSION_READY) {
-        response.plan_digest = (ProtobufCBinaryData){PLAN_DIGEST_BYTES, (uint8_t *)plan->digest};
-    }
-    session_answer(session, call->stream, &response.base);
-}
+/* Ping */
 
 static void loader_ping(struct session *session, const struct session_call *call,
                         const void *message, uint64_t now_ns) {
@@ -174,6 +159,8 @@ static const struct loader_method {
     {"Stream", NULL, stream_serve},
     {"Commit", &ballast__v1__commit_request__descriptor, loader_commit},
     {"Seek", &ballast__v1__seek_request__descriptor, loader_seek},
+    {"Export", &ballast__v1__export_request__descriptor, loader_export},
+    {"Import", &ballast__v1__import_request__descriptor, loader_import},
     {"Ping", &ballast__v1__ping_request__descriptor, loader_ping},
 };
 

@@ -29,17 +29,27 @@ bool loader_call(struct session *session, const struct session_call *call, uint6
 /* Answers the Commits that are durable. */
 void loader_acknowledge(struct session *session, uint64_t now_ns);
 
+/* Whether the session is of the world's generation; if not, `text` says which began and where. */
+bool loader_current(const struct session *session, char text[ERROR_TEXT_BYTES]);
+
 /* The rank was silent for its lease: 0, or -ETIMEDOUT when it was cut for that. */
 int loader_judge(struct session *session);
 
 /* The session is over: holds and identity go back. */
 void loader_leave(struct session *session, uint64_t now_ns);
 
-/* Of hello.c and stream.c: two of the calls. */
+/* Of hello.c, stream.c and seek.c: calls. */
 void loader_hello(struct session *session, const struct session_call *call, const void *message,
                   uint64_t now_ns);
 void stream_serve(struct session *session, const struct session_call *call, const void *message,
                   uint64_t now_ns);
+
+void loader_seek(struct session *session, const struct session_call *call, const void *message,
+                 uint64_t now_ns);
+void loader_import(struct session *session, const struct session_call *call, const void *message,
+                   uint64_t now_ns);
+void loader_export(struct session *session, const struct session_call *call, const void *message,
+                   uint64_t now_ns);
 
 /* A message of the open Stream. */
 void stream_message(struct session *session, const uint8_t *data, size_t bytes);

@@ -59,6 +59,12 @@ static void measured_forget(struct measured *measured, uint64_t step) {
            measured->ranks * sizeof *measured->reported);
 }
 
+void measured_rewind(struct measured *measured) {
+    for (uint64_t step = 0; step < MEASURED_STEPS; step++) {
+        measured_forget(measured, step);
+    }
+}
+
 bool measured_begin(struct measured *measured, uint64_t step, uint32_t rank) {
     struct measured_step *entry = &measured->steps[entry_of(step)];
     bool *reported = &measured->reported[(size_t)entry_of(step) * measured->ranks + rank];

@@ -55,6 +55,9 @@ void measured_deinit(struct measured *measured); /* fine for a zeroed one */
  * for newer ones, and nothing may be added. */
 bool measured_begin(struct measured *measured, uint64_t step, uint32_t rank);
 
+/* The job goes back or on: what was reported is forgotten. */
+void measured_rewind(struct measured *measured);
+
 /* After measured_begin, of that step. Times of 0 are none. */
 void measured_add_times(struct measured *measured, uint64_t step, uint32_t replica, uint32_t index,
                         uint64_t total_ns, uint64_t attention_ns);

@@ -4,6 +4,7 @@
 #include "daemon/clock.h"
 #include "daemon/failpoint.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ struct memo_put {
     struct memo_put *next;
     struct store_step row; /* row.state is this put's */
     uint8_t *state;
+    bool again; /* may have a row, of the same digest */
 };
 
 /* What one transaction takes in. */
@@ -29,6 +31,10 @@ struct memo_group {
     bool committed; /* committed_step and oldest_step_kept are to be stored */
     uint64_t committed_step;
     uint64_t oldest_step_kept;
+    struct memo_fetched *begun; /* generation.number is to be stored, and this is its answer */
+    struct memo_generation generation;
+    uint64_t exports[MEMO_EXPORTS_MAX];
+    uint32_t export_count;
 };
 
 struct memo {
@@ -36,6 +42,7 @@ struct memo {
     pthread_t thread;
     struct store *store;        /* its thread's only */
     struct plan_state *scratch; /* likewise */
+    uint32_t exports_retained;
     void (*wake)(void *context);
     void *context;
 
@@ -51,12 +58,23 @@ struct memo {
 };
 
 static void memo_group_reset(struct memo_group *group) {
-    *group = (struct memo_group){.puts_tail = NULL};
+    group->puts = NULL;
+    group->puts_tail = NULL;
+    group->committed = false;
+    group->begun = NULL;
+    group->export_count = 0;
 }
 
 static void memo_put_destroy(struct memo_put *put) {
     free(put->state);
     free(put);
+}
+
+void memo_fetched_destroy(struct memo_fetched *fetched) {
+    if (fetched != NULL) {
+        free(fetched->row.state);
+        free(fetched);
+    }
 }
 
 static void memo_group_free(struct memo_group *group) {
@@ -65,14 +83,8 @@ static void memo_group_free(struct memo_group *group) {
         memo_put_destroy(group->puts);
         group->puts = next;
     }
+    memo_fetched_destroy(group->begun);
     memo_group_reset(group);
-}
-
-void memo_fetched_destroy(struct memo_fetched *fetched) {
-    if (fetched != NULL) {
-        free(fetched->row.state);
-        free(fetched);
-    }
 }
 
 static void memo_append(struct memo_fetched **list, struct memo_fetched *fetched) {
@@ -94,8 +106,8 @@ static struct memo_fetched *memo_shift(struct memo_fetched **list) {
 
 /* Store's thread */
 
-/* The first of what has gathered, as much as one group may hold; the commits only with the last of
- * their steps. */
+/* The first of what has gathered, as much as one group may hold; commits, exports and a generation
+ * only with the last of their steps. */
 static struct memo_group memo_group_take(struct memo_group *gathered) {
     struct memo_group group = *gathered;
     size_t bytes = 0;
@@ -106,6 +118,8 @@ static struct memo_group memo_group_take(struct memo_group *gathered) {
             put->next = NULL;
             group.puts_tail = &put->next;
             group.committed = false;
+            group.begun = NULL;
+            group.export_count = 0;
             return group;
         }
     }
@@ -124,15 +138,71 @@ static int memo_write_rows(struct memo *memo, const struct store_step *newest,
     return store_put_rows(memo->store, memo->scratch, error);
 }
 
+/* A step that was planned again: 1 when its row is there and the same, 0 when there is none. */
+static int memo_compare(struct memo *memo, const struct memo_put *put, struct error *error) {
+    struct store_step row;
+    int code = store_get_step(memo->store, put->row.step, &row, error);
+    if (code <= 0 || row.step != put->row.step) {
+        return code < 0 ? code : 0;
+    }
+    if (memcmp(row.digest, put->row.digest, sizeof row.digest) != 0) {
+        return error_set(error, -EBADMSG,
+                         "step %" PRIu64 " comes out differently than it was stored; was the "
+                         "corpus or the program changed? Serve a new job from a new state "
+                         "directory",
+                         row.step);
+    }
+    return 1;
+}
+
+static int memo_write_steps(struct memo *memo, const struct memo_group *group,
+                            struct error *error) {
+    int code = 0;
+    for (const struct memo_put *put = group->puts; code >= 0 && put != NULL; put = put->next) {
+        code = put->again ? memo_compare(memo, put, error) : 0;
+        if (code == 0) {
+            code = store_put_step(memo->store, &put->row, error);
+        }
+    }
+    return code < 0 ? code : 0;
+}
+
+static int memo_write_exports(struct memo *memo, const struct memo_group *group,
+                              struct error *error) {
+    int code = 0;
+    for (uint32_t i = 0; code == 0 && i < group->export_count; i++) {
+        code = store_put_export(memo->store, group->exports[i], memo->exports_retained, error);
+    }
+    return code;
+}
+
+static int memo_write_generation(struct memo *memo, const struct memo_group *group,
+                                 struct error *error) {
+    const struct memo_generation *generation = &group->generation;
+    int code = store_put_generation(memo->store, generation->number, error);
+    if (code == 0) {
+        code = store_put_generation_begin(memo->store, generation->step, generation->by, error);
+    }
+    return code < 0 ? code : store_put_committed(memo->store, generation->step, error);
+}
+
 static int memo_write(struct memo *memo, const struct memo_group *group, struct error *error) {
     const struct store_step *newest = NULL;
     int code = store_begin(memo->store, error);
-    for (const struct memo_put *put = group->puts; code == 0 && put != NULL; put = put->next) {
-        code = store_put_step(memo->store, &put->row, error);
+    if (code == 0) {
+        code = memo_write_steps(memo, group, error);
+    }
+    for (const struct memo_put *put = group->puts; put != NULL; put = put->next) {
         newest = &put->row;
     }
     if (code == 0 && newest != NULL && memo->scratch != NULL) {
         code = memo_write_rows(memo, newest, error);
+    }
+    if (code == 0) {
+        code = memo_write_exports(memo, group, error);
+    }
+    if (code == 0 && group->begun != NULL) {
+        code = memo_write_generation(memo, group, error);
     }
     if (code == 0 && group->committed) {
         code = store_put_committed(memo->store, group->committed_step, error);
@@ -140,25 +210,46 @@ static int memo_write(struct memo *memo, const struct memo_group *group, struct 
     if (code == 0 && group->committed) {
         code = store_prune(memo->store, group->oldest_step_kept, error);
     }
-    return code < 0 ? code : store_commit(memo->store, error);
+    if (code < 0) {
+        store_rollback(memo->store);
+        return code;
+    }
+    return store_commit(memo->store, error);
+}
+
+/* What the loop has to know of a generation that is durable. */
+static int memo_begin(struct memo *memo, struct memo_fetched *begun, struct error *error) {
+    int code = store_rows_end(memo->store, begun->step, &begun->rows_end, error);
+    while (code >= 0 && begun->digest_count < MEMO_DIGESTS_MAX &&
+           begun->step + begun->digest_count < begun->rows_end) {
+        struct store_step row;
+        code = store_get_step(memo->store, begun->step + begun->digest_count, &row, error);
+        if (code > 0) {
+            memcpy(begun->digests[begun->digest_count++], row.digest, sizeof row.digest);
+        }
+    }
+    return code < 0 ? code : 0;
+}
+
+static void memo_found(struct memo_fetched *fetched, const struct store_step *row) {
+    fetched->row.state = malloc(row->state_bytes);
+    if (fetched->row.state == NULL) {
+        return;
+    }
+    memcpy(fetched->row.state, row->state, row->state_bytes);
+    fetched->row.state_bytes = row->state_bytes;
+    fetched->row.step = row->step;
+    fetched->row.digest_known = true;
+    memcpy(fetched->row.digest, row->digest, sizeof fetched->row.digest);
+    fetched->found = true;
 }
 
 static void memo_read(struct memo *memo, struct memo_fetched *fetched, struct error *error) {
     struct store_step row;
     (void)FAILPOINT(fetch);
-    int code = store_get_step(memo->store, fetched->step, &row, error);
-    if (code != 1) {
-        return;
+    if (store_get_step(memo->store, fetched->step, &row, error) == 1) {
+        memo_found(fetched, &row);
     }
-    fetched->row.state = malloc(row.state_bytes);
-    if (fetched->row.state == NULL) {
-        return;
-    }
-    memcpy(fetched->row.state, row.state, row.state_bytes);
-    fetched->row.state_bytes = row.state_bytes;
-    fetched->row.step = row.step;
-    memcpy(fetched->row.digest, row.digest, sizeof fetched->row.digest);
-    fetched->found = true;
 }
 
 /* These are called with the mutex held and give it up while the store works. */
@@ -171,9 +262,16 @@ static void memo_fail(struct memo *memo, const struct error *error) {
 static void memo_answer(struct memo *memo) {
     struct memo_fetched *fetched = memo_shift(&memo->wanted);
     struct error error = {0};
-    (void)pthread_mutex_unlock(&memo->mutex);
-    memo_read(memo, fetched, &error);
-    (void)pthread_mutex_lock(&memo->mutex);
+    for (const struct memo_put *put = memo->gathered.puts; put != NULL; put = put->next) {
+        if (put->row.step == fetched->step) {
+            memo_found(fetched, &put->row);
+        }
+    }
+    if (!fetched->found) {
+        (void)pthread_mutex_unlock(&memo->mutex);
+        memo_read(memo, fetched, &error);
+        (void)pthread_mutex_lock(&memo->mutex);
+    }
     if (error.code == -EBADMSG || error.code == -EIO) {
         memo_fail(memo, &error);
     }
@@ -181,12 +279,22 @@ static void memo_answer(struct memo *memo) {
     memo->wake(memo->context);
 }
 
-static void memo_stored(struct memo *memo, const struct memo_group *group, uint64_t commit_ns) {
+static void memo_stored(struct memo *memo, struct memo_group *group, uint64_t commit_ns) {
+    struct memo_progress *progress = &memo->progress;
+    if (group->begun != NULL) {
+        progress->durable_step = group->begun->rows_end;
+        progress->durable_committed_step = group->generation.step;
+        progress->generation = group->generation.number;
+        memo_append(&memo->answers, group->begun);
+        group->begun = NULL;
+    }
     for (const struct memo_put *put = group->puts; put != NULL; put = put->next) {
-        memo->progress.durable_step = put->row.step + 1;
+        if (put->row.step >= progress->durable_step) {
+            progress->durable_step = put->row.step + 1;
+        }
     }
     if (group->committed) {
-        memo->progress.durable_committed_step = group->committed_step;
+        progress->durable_committed_step = group->committed_step;
     }
     memo->progress.commit_ns = commit_ns;
     memo->progress.wal_bytes = store_wal_bytes(memo->store);
@@ -204,10 +312,19 @@ static void memo_restore(struct memo *memo, struct memo_group *group) {
         }
         gathered->puts = group->puts;
     }
-    if (group->committed && !gathered->committed) {
+    if (group->committed && !gathered->committed && gathered->begun == NULL) {
         gathered->committed = true;
         gathered->committed_step = group->committed_step;
         gathered->oldest_step_kept = group->oldest_step_kept;
+    }
+    if (group->begun != NULL) {
+        gathered->begun = group->begun;
+        gathered->generation = group->generation;
+    }
+    for (uint32_t i = 0; i < group->export_count; i++) {
+        if (gathered->export_count < MEMO_EXPORTS_MAX) {
+            gathered->exports[gathered->export_count++] = group->exports[i];
+        }
     }
 }
 
@@ -247,6 +364,9 @@ static void memo_commit(struct memo *memo) {
     if (code == 0 || code == -ENOSPC) {
         code = memo_write(memo, &group, &error);
     }
+    if (code == 0 && group.begun != NULL) {
+        code = memo_begin(memo, group.begun, &error);
+    }
     uint64_t commit_ns = clock_ns() - start_ns;
     (void)FAILPOINT(group_durable);
     (void)pthread_mutex_lock(&memo->mutex);
@@ -285,7 +405,9 @@ static void memo_settle(struct memo *memo) {
 }
 
 static bool memo_busy(const struct memo *memo) {
-    return memo->wanted != NULL || memo->gathered.puts != NULL || memo->gathered.committed;
+    const struct memo_group *gathered = &memo->gathered;
+    return memo->wanted != NULL || gathered->puts != NULL || gathered->committed ||
+           gathered->begun != NULL || gathered->export_count > 0;
 }
 
 /* Whether to go on: until stopped and written, or stopped with nothing more to be had. */
@@ -349,21 +471,22 @@ static void memo_free(struct memo *memo) {
     free(memo);
 }
 
-int memo_start(struct store *store, struct plan_state *scratch, uint64_t durable_step,
-               uint64_t committed_step, void (*wake)(void *context), void *context,
-               struct memo **out, struct error *error) {
+int memo_start(struct store *store, const struct memo_options *options, void (*wake)(void *context),
+               void *context, struct memo **out, struct error *error) {
     pthread_condattr_t monotonic;
     struct memo *memo = calloc(1, sizeof *memo);
     if (memo == NULL) {
-        plan_state_destroy(scratch);
+        plan_state_destroy(options->scratch);
         return error_set(error, -ENOMEM, "store thread: out of memory");
     }
     memo->store = store;
-    memo->scratch = scratch;
+    memo->scratch = options->scratch;
+    memo->exports_retained = options->exports_retained;
     memo->wake = wake;
     memo->context = context;
-    memo->progress.durable_step = durable_step;
-    memo->progress.durable_committed_step = committed_step;
+    memo->progress.durable_step = options->durable_step;
+    memo->progress.durable_committed_step = options->committed_step;
+    memo->progress.generation = options->generation;
     memo_group_reset(&memo->gathered);
     (void)pthread_mutex_init(&memo->mutex, NULL);
     (void)pthread_condattr_init(&monotonic);
@@ -396,7 +519,7 @@ int memo_stop(struct memo *memo, struct error *error) {
     return code;
 }
 
-int memo_put_step(struct memo *memo, const struct step_plan *plan, uint8_t *state,
+int memo_put_step(struct memo *memo, const struct step_plan *plan, bool again, uint8_t *state,
                   size_t state_bytes) {
     struct memo_put *put = calloc(1, sizeof *put);
     if (put == NULL) {
@@ -404,6 +527,7 @@ int memo_put_step(struct memo *memo, const struct step_plan *plan, uint8_t *stat
         return -ENOMEM;
     }
     put->state = state;
+    put->again = again;
     put->row = (struct store_step){.step = plan->step,
                                    .state = state,
                                    .state_bytes = state_bytes,
@@ -434,11 +558,42 @@ void memo_put_committed(struct memo *memo, uint64_t committed_step, uint64_t old
     (void)pthread_mutex_unlock(&memo->mutex);
 }
 
-int memo_fetch(struct memo *memo, uint64_t step) {
+int memo_put_generation(struct memo *memo, const struct memo_generation *generation) {
+    struct memo_fetched *begun = calloc(1, sizeof *begun);
+    if (begun == NULL) {
+        return -ENOMEM;
+    }
+    begun->purpose = MEMO_BEGUN;
+    begun->step = generation->step;
+    (void)pthread_mutex_lock(&memo->mutex);
+    memo_fetched_destroy(memo->gathered.begun);
+    memo->gathered.begun = begun;
+    memo->gathered.generation = *generation;
+    memo->gathered.committed = false;
+    (void)pthread_cond_signal(&memo->changed);
+    (void)pthread_mutex_unlock(&memo->mutex);
+    return 0;
+}
+
+int memo_put_export(struct memo *memo, uint64_t step) {
+    int code = -ENOBUFS;
+    (void)pthread_mutex_lock(&memo->mutex);
+    struct memo_group *gathered = &memo->gathered;
+    if (gathered->export_count < MEMO_EXPORTS_MAX) {
+        gathered->exports[gathered->export_count++] = step;
+        code = 0;
+        (void)pthread_cond_signal(&memo->changed);
+    }
+    (void)pthread_mutex_unlock(&memo->mutex);
+    return code;
+}
+
+int memo_fetch(struct memo *memo, enum memo_purpose purpose, uint64_t step) {
     struct memo_fetched *fetched = calloc(1, sizeof *fetched);
     if (fetched == NULL) {
         return -ENOMEM;
     }
+    fetched->purpose = purpose;
     fetched->step = step;
     (void)pthread_mutex_lock(&memo->mutex);
     memo_append(&memo->wanted, fetched);

@@ -76,6 +76,26 @@ int plans_add(struct plans *plans, struct step_plan *plan) {
     return 0;
 }
 
+static void plans_drop(struct plans *plans, struct planned *planned) {
+    plans->bytes -= step_plan_bytes(planned->plan);
+    step_plan_destroy(planned->plan);
+    free(planned);
+}
+
+void plans_cut(struct plans *plans, uint64_t first, uint64_t end) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < plans->count; i++) {
+        struct planned *planned = plans->entries[i];
+        uint64_t step = planned->plan->step;
+        if ((first <= step && step < end) || planned->uses > 0) {
+            plans->entries[kept++] = planned;
+        } else {
+            plans_drop(plans, planned);
+        }
+    }
+    plans->count = kept;
+}
+
 void plans_trim(struct plans *plans, uint64_t keep_from, const struct roster *roster) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < plans->count; i++) {
@@ -84,9 +104,7 @@ void plans_trim(struct plans *plans, uint64_t keep_from, const struct roster *ro
             roster_stands_at(roster, planned->plan->step)) {
             plans->entries[kept++] = planned;
         } else {
-            plans->bytes -= step_plan_bytes(planned->plan);
-            step_plan_destroy(planned->plan);
-            free(planned);
+            plans_drop(plans, planned);
         }
     }
     plans->count = kept;

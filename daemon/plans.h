@@ -31,6 +31,9 @@ uint32_t plans_fit(const struct plans *plans, uint64_t bytes);
 
 struct planned *plans_find(const struct plans *plans, uint64_t step);
 
+/* Drops steps outside [first, end) that are not in use. */
+void plans_cut(struct plans *plans, uint64_t first, uint64_t end);
+
 /* Drops steps before `keep_from` that are not in use and at which no rank stands. */
 void plans_trim(struct plans *plans, uint64_t keep_from, const struct roster *roster);
 

@@ -11,6 +11,18 @@ void recovered_deinit(struct recovered *recovered) {
     *recovered = (struct recovered){0};
 }
 
+void recovered_restart(struct recovered *recovered, uint64_t step,
+                       const uint8_t (*digests)[PLAN_DIGEST_BYTES], uint32_t count) {
+    uint8_t(*own)[PLAN_DIGEST_BYTES] = calloc(count + 1u, sizeof *own);
+    free(recovered->digests);
+    recovered->digests = own;
+    recovered->committed_step = step;
+    recovered->steps_end = step + (own == NULL ? 0 : count);
+    if (own != NULL && count > 0) {
+        memcpy(own, digests, count * sizeof *own);
+    }
+}
+
 const uint8_t *recovered_digest(const struct recovered *recovered, uint64_t step) {
     return step >= recovered->committed_step && step < recovered->steps_end
                ? recovered->digests[step - recovered->committed_step]
@@ -54,8 +66,10 @@ static int recover_state(struct store *store, struct replay *replay, struct reco
                                out->committed_step);
     }
     /* The row's state is the store's; replaying only reads it. */
-    struct replay_row row = {
-        .step = stored.step, .state = (uint8_t *)stored.state, .state_bytes = stored.state_bytes};
+    struct replay_row row = {.step = stored.step,
+                             .state = (uint8_t *)stored.state,
+                             .state_bytes = stored.state_bytes,
+                             .digest_known = true};
     memcpy(row.digest, stored.digest, sizeof row.digest);
     return replay_seek(replay, &row, out->committed_step, error);
 }
@@ -70,9 +84,13 @@ int recover(struct store *store, struct schedule *schedule, const struct corpus_
         return code;
     }
     out->committed_step = summary.committed_step;
-    out->steps_end = summary.steps_end;
     out->generation = summary.generation;
-    code = replay_open(&replay, schedule, source, error);
+    out->generation_step = summary.generation_step;
+    memcpy(out->generation_by, summary.generation_by, sizeof out->generation_by);
+    code = store_rows_end(store, out->committed_step, &out->steps_end, error);
+    if (code == 0) {
+        code = replay_open(&replay, schedule, source, error);
+    }
     if (code == 0) {
         code = recover_state(store, &replay, out, error);
     }

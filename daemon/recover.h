@@ -8,8 +8,10 @@
 struct recovered {
     struct plan_state *state; /* from which committed_step is planned; the caller's */
     uint64_t committed_step;
-    uint64_t steps_end; /* first step without a row */
+    uint64_t steps_end; /* first step from committed_step on without a row */
     uint64_t generation;
+    uint64_t generation_step;           /* where it began */
+    char generation_by[STORE_BY_BYTES]; /* who began it */
     /* Stored digests of [committed_step, steps_end): what planning must come to again. */
     uint8_t (*digests)[PLAN_DIGEST_BYTES];
 };
@@ -21,6 +23,11 @@ int recover(struct store *store, struct schedule *schedule, const struct corpus_
 
 /* Frees what is left of it; fine for a zeroed one. */
 void recovered_deinit(struct recovered *recovered);
+
+/* The stream goes on from `step` instead: these are the stored digests of the steps from there on.
+ * Without memory for them none are known. */
+void recovered_restart(struct recovered *recovered, uint64_t step,
+                       const uint8_t (*digests)[PLAN_DIGEST_BYTES], uint32_t count);
 
 /* The stored digest of a step, NULL when there is none. */
 const uint8_t *recovered_digest(const struct recovered *recovered, uint64_t step);

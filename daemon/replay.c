@@ -9,7 +9,8 @@
 
 int replay_open(struct replay *replay, struct schedule *schedule,
                 const struct corpus_source *source, struct error *error) {
-    *replay = (struct replay){.schedule = schedule, .source = source};
+    replay->schedule = schedule;
+    replay->source = source;
     replay->state = schedule_state_create(schedule);
     replay->scratch = schedule_state_create(schedule);
     if (replay->state == NULL || replay->scratch == NULL) {
@@ -22,7 +23,8 @@ int replay_open(struct replay *replay, struct schedule *schedule,
 void replay_close(struct replay *replay) {
     plan_state_destroy(replay->state);
     plan_state_destroy(replay->scratch);
-    *replay = (struct replay){0};
+    replay->state = NULL;
+    replay->scratch = NULL;
 }
 
 static int replay_load(struct replay *replay, const struct replay_row *row, struct error *error) {
@@ -38,24 +40,42 @@ static int replay_load(struct replay *replay, const struct replay_row *row, stru
     return code < 0 ? code : schedule_check_state(replay->schedule, replay->state, error);
 }
 
-int replay_seek(struct replay *replay, const struct replay_row *row, uint64_t step,
-                struct error *error) {
-    assert(step >= row->step);
+static int replay_begin(struct replay *replay, const struct replay_row *row, struct error *error) {
+    replay->row_digest_known = false;
+    if (row == NULL) {
+        plan_state_reset(replay->state);
+        return 0;
+    }
     int code = replay_load(replay, row, error);
     if (code < 0) {
         (void)error_prefix(error, "stored step %" PRIu64, row->step);
-        return code == -ENOMEM ? code : -EBADMSG;
+        return code == -ENOMEM ? code : error_set(error, -EBADMSG, "%s", error->text);
     }
     replay->row_step = row->step;
+    replay->row_digest_known = row->digest_known;
     memcpy(replay->row_digest, row->digest, sizeof replay->row_digest);
+    return 0;
+}
+
+int replay_seek(struct replay *replay, const struct replay_row *row, uint64_t step,
+                struct error *error) {
+    assert(row == NULL || step >= row->step);
+    int code = replay_begin(replay, row, error);
+    if (code < 0) {
+        return code;
+    }
     while (replay->state->step < step) {
         struct step_plan *plan = NULL;
+        atomic_store_explicit(&replay->at, replay->state->step, memory_order_relaxed);
+        if (atomic_load_explicit(&replay->cancelled, memory_order_relaxed)) {
+            return error_set(error, -ECANCELED, "given up at step %" PRIu64, replay->state->step);
+        }
         code = replay_next(replay, &plan, error);
         step_plan_destroy(plan);
         if (code == 0) {
-            return error_set(error, -EBADMSG,
-                             "the data ends before step %" PRIu64 ", which was planned before",
-                             step);
+            return error_set(error, -ERANGE,
+                             "the data ends before step %" PRIu64 ": its last step is %" PRIu64,
+                             step, replay->state->step - 1);
         }
         if (code < 0) {
             return code;
@@ -72,7 +92,7 @@ int replay_next(struct replay *replay, struct step_plan **plan, struct error *er
         return code;
     }
     made->plan_ns = clock_ns() - start_ns;
-    if (made->step == replay->row_step &&
+    if (replay->row_digest_known && made->step == replay->row_step &&
         memcmp(made->digest, replay->row_digest, sizeof made->digest) != 0) {
         step_plan_destroy(made);
         return error_set(error, -EBADMSG,

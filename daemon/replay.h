@@ -8,11 +8,14 @@
 #include "corpus/source.h"
 #include "planner/schedule.h"
 
+#include <stdatomic.h>
+
 /* A row of the store, as replaying needs it. */
 struct replay_row {
     uint64_t step;
     uint8_t *state; /* encoded; malloc */
     size_t state_bytes;
+    bool digest_known;                 /* false where the step was not planned yet */
     uint8_t digest[PLAN_DIGEST_BYTES]; /* of `step` */
 };
 
@@ -22,7 +25,11 @@ struct replay {
     struct plan_state *state;           /* from which the next step is planned */
     struct plan_state *scratch;
     uint64_t row_step;
+    bool row_digest_known;
     uint8_t row_digest[PLAN_DIGEST_BYTES];
+    /* For long ways: any thread may set `cancelled`, and read `at`, the step that is planned. */
+    atomic_bool cancelled;
+    atomic_uint_least64_t at;
 };
 
 /* -ENOMEM. */
@@ -30,8 +37,9 @@ int replay_open(struct replay *replay, struct schedule *schedule,
                 const struct corpus_source *source, struct error *error);
 void replay_close(struct replay *replay); /* fine for a zeroed replay */
 
-/* Goes to the row's state and on to `step` (>= row->step). -EBADMSG naming the step when the row is
- * damaged, does not fit corpus or options, ends early or has another digest; -ENOMEM. */
+/* Goes to the row's state (NULL: to the start of the stream) and on to `step` (>= row->step).
+ * -EBADMSG naming the step when the row is damaged, does not fit corpus or options, or has another
+ * digest; -ERANGE when the data ends before `step`; -ECANCELED; -ENOMEM. */
 int replay_seek(struct replay *replay, const struct replay_row *row, uint64_t step,
                 struct error *error);
 

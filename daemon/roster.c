@@ -118,6 +118,22 @@ void roster_forgive(struct roster *roster, uint64_t since_ns, uint64_t ns) {
     }
 }
 
+void roster_rewind_member(struct member *member, uint64_t step) {
+    assert(!member->streaming);
+    member->committed_step = step;
+    member->delivered_step = step;
+    member->delivery_known = true;
+    member->step = step;
+    member->index = 0;
+}
+
+void roster_rewind(struct roster *roster, uint64_t step) {
+    roster->committed_step = step;
+    for (uint32_t i = 0; i < roster->count; i++) {
+        roster_rewind_member(&roster->members[i], step);
+    }
+}
+
 bool roster_advance(struct roster *roster, uint64_t now_ns) {
     uint64_t lowest = UINT64_MAX;
     for (uint32_t i = 0; i < roster->count; i++) {

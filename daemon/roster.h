@@ -4,7 +4,7 @@
  * lease after its connection ended. At the start every member has a lease too: after a restart
  * ranks come back one by one, and the first to commit must not leave the others behind.
  *
- *     committed_step = the smallest committed step of the live members (never falls)
+ *     committed_step = the smallest committed step of the live members (falls only by a rewind)
  *
  * Pure: the clock is an argument. Loop thread only. */
 #ifndef BALLAST_DAEMON_ROSTER_H
@@ -35,6 +35,8 @@ struct member {
     uint64_t committed_step; /* first step that it did not commit */
     uint64_t delivered_step; /* first step that it was not given whole */
     bool delivery_known;     /* it streamed since the start, so delivered_step is all there is */
+    uint64_t generation;     /* that it joined last, by Seek or Stream since the start; 0: none */
+    uint64_t sought;         /* likewise, by Seek */
     uint64_t step;           /* of its next batch, while streaming */
     uint32_t index;          /* of its next batch; micro_batches: only the end of the step is due */
 };
@@ -70,6 +72,10 @@ void roster_leave(struct roster *roster, struct member *member, uint64_t now_ns)
 
 /* From since_ns on the daemon stood still for `ns`: leases that lived then are so much longer. */
 void roster_forgive(struct roster *roster, uint64_t since_ns, uint64_t ns);
+/* The job goes back or on to `step`: nothing of it is delivered or committed any more; likewise of
+ * one member. */
+void roster_rewind(struct roster *roster, uint64_t step);
+void roster_rewind_member(struct member *member, uint64_t step);
 
 /* Recomputes committed_step; true when it rose. */
 bool roster_advance(struct roster *roster, uint64_t now_ns);

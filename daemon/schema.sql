@@ -5,8 +5,9 @@
 -- version 1
 
 -- job_digest, plan_text, version (the writer's), committed_step (first step not committed by all
--- ranks), generation, open_boot (boot id while a daemon has the store open, empty after a clean
--- close).
+-- ranks), generation, generation_step and generation_by (where it began and by whom; not before the
+-- first), export N (step N was exported: its row stays), open_boot (boot id while a daemon has the
+-- store open, empty after a clean close).
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,
     value ANY NOT NULL,

@@ -539,6 +539,12 @@ void server_forgive(struct server *server, uint64_t ns, uint64_t now_ns) {
     }
 }
 
+void server_abort_sessions(struct server *server, uint64_t now_ns) {
+    for (uint32_t i = server->conn_count; i-- > 0;) {
+        session_abort(&server->conns[i]->session, now_ns);
+    }
+}
+
 void server_tick(struct server *server, uint64_t now_ns) {
     for (uint32_t i = server->conn_count; i-- > 0;) {
         struct conn *conn = server->conns[i];

@@ -86,6 +86,9 @@ void server_deinit(struct server *server);
 /* Pumps and flushes every session. */
 void server_pump(struct server *server, uint64_t now_ns);
 
+/* Another generation has begun: every session is told. */
+void server_abort_sessions(struct server *server, uint64_t now_ns);
+
 /* Time passes: leases, deadlines, tokens that did not come. */
 void server_tick(struct server *server, uint64_t now_ns);
 

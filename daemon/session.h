@@ -17,10 +17,16 @@
  *   session_deinit       any -> CLOSED
  *
  * A batch that was sent with a slot is held until it is released, its step is committed by this
- * rank, or the session ends. Loop thread only. */
+ * rank, its generation is over, or the session ends.
+ *
+ * A session is of the generation that its Hello told or that its Seek joined (generation.h says
+ * when one is open). When another one begins, session_abort ends its Stream and its unanswered
+ * Commits with ABORTED, and refuses further ones likewise until the rank has sought too, or said
+ * Hello anew. Loop thread only. */
 #ifndef BALLAST_DAEMON_SESSION_H
 #define BALLAST_DAEMON_SESSION_H
 
+#include "daemon/generation.h"
 #include "daemon/measured.h"
 #include "daemon/roster.h"
 #include "planner/error.h"
@@ -57,7 +63,6 @@ struct session_job {
     uint64_t tokens_max;
     uint32_t token_bytes;
     uint64_t slab_bytes;
-    uint64_t generation;
     uint32_t credits_max;
     uint32_t replica_slots; /* slots that one replica has: a session holds no more */
 };
@@ -71,6 +76,7 @@ struct session_progress {
     uint64_t durable_committed_step; /* committed_step as the store has it */
     bool full;                       /* the state's disk is: nothing becomes durable */
     bool stopping;                   /* nothing new is begun */
+    bool moving; /* a generation is being stored: nothing of the old one goes on */
 };
 
 struct session;
@@ -114,10 +120,17 @@ struct session_ops {
     void (*opened)(struct session *session, uint32_t replica);
     /* A batch was sent after the rank had waited so long for it. */
     void (*waited)(struct session *session, uint64_t wait_ns);
+    /* Seek and Import: a generation is to be opened, or one that is being opened joined. Export.
+     * Each answered now or later. `state` is borrowed for the call. */
+    void (*seek)(struct session *session, uint32_t stream, uint64_t step, uint64_t least,
+                 uint64_t deadline_ns);
+    void (*import)(struct session *session, uint32_t stream, const uint8_t *state, size_t bytes,
+                   uint64_t least, uint64_t deadline_ns);
+    void (*export)(struct session *session, uint32_t stream, uint64_t step);
     /* An Admin call; answered now or later by session_answer or session_refuse. */
     void (*admin)(struct session *session, uint32_t stream, const char *method,
                   const uint8_t *payload, size_t bytes);
-    /* The session is over: its Admin calls are to be forgotten. */
+    /* The session is over: its calls that wait are to be forgotten. */
     void (*closed)(struct session *session);
     int (*random)(void *out, size_t bytes);
     /* level as syslog. */
@@ -129,6 +142,7 @@ struct session_world {
     const struct session_job *job;
     const struct session_progress *progress;
     struct roster *roster;
+    struct generation *generation;
     struct measured *measured;
     struct arena *arena; /* for one message at a time, coming or going */
 };
@@ -170,6 +184,7 @@ struct session {
     uint8_t token[SESSION_TOKEN_BYTES];
     uint64_t start_ns;
     uint64_t progress_ns;      /* last frame from the peer, or output that left */
+    uint64_t generation;       /* of Hello, or of the Seek that joined: what it may take part in */
     uint32_t admin_calls;      /* not yet answered; the owner counts */
     struct session_held *held; /* job->replica_slots entries, from Hello on */
     uint32_t held_count;
@@ -208,6 +223,19 @@ int session_tick(struct session *session, uint64_t now_ns);
 
 /* Ends the Stream, if any, with a status. */
 void session_end_stream(struct session *session, enum status status, const char *text);
+
+/* Another generation has begun (the world's is it already): ends Stream, Commits and holds. */
+void session_abort(struct session *session, uint64_t now_ns);
+
+/* The session's rank, if it has one, takes part in the world's generation. */
+void session_join(struct session *session);
+
+/* The same by a Seek: its Stream, if it has one, ends with ABORTED and what that sent is released.
+ */
+void session_rejoin(struct session *session);
+
+/* "rank dp 0, pp 0, cp 1, tp 0 (pid 7)", or of an administrator its pid and uid. */
+void session_name(const struct session *session, char out[GENERATION_BY_BYTES]);
 
 /* Final Responses to unary calls. A response that does not fit a frame is refused instead. */
 void session_answer(struct session *session, uint32_t stream, const ProtobufCMessage *message);

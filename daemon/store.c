@@ -26,6 +26,7 @@
 
 #define APPLICATION_ID  0x424c5354u /* 'BLST' */
 #define STORE_BYTES_MIN (1u << 20)  /* of a new one, with room to begin */
+#define EXPORT_KEY      "export "
 
 /* The numbers of a step row: column and member, in schema.sql's order. */
 #define STEP_NUMBERS(X)                                                                            \
@@ -61,8 +62,10 @@ enum statement {
     STATEMENT_PUT_STEP,
     STATEMENT_GET_STEP,
     STATEMENT_LAST_STEP,
+    STATEMENT_ROWS_END,
     STATEMENT_PRUNE,
     STATEMENT_FORGET,
+    STATEMENT_PRUNE_EXPORTS,
     STATEMENT_COUNT,
 };
 
@@ -77,8 +80,17 @@ static const char *const statement_texts[STATEMENT_COUNT] = {
         COLUMN_NAME) "hash FROM steps WHERE step <= ? ORDER BY step DESC LIMIT 1",
     [STATEMENT_LAST_STEP] = "SELECT max(step) FROM steps",
     [STATEMENT_FORGET] = "DELETE FROM steps WHERE step >= ?",
+    /* The last of the unbroken run of rows that begins at a step, if any. */
+    [STATEMENT_ROWS_END] = "SELECT step FROM steps AS here WHERE step >= ?1 AND EXISTS "
+                           "(SELECT 1 FROM steps WHERE step = ?1) AND NOT EXISTS "
+                           "(SELECT 1 FROM steps WHERE step = here.step + 1) ORDER BY step LIMIT 1",
     [STATEMENT_PRUNE] =
-        "DELETE FROM steps WHERE step < (SELECT max(step) FROM steps WHERE step <= ?)",
+        "DELETE FROM steps WHERE step < (SELECT max(step) FROM steps WHERE step <= ?) "
+        "AND step NOT IN (SELECT value FROM meta WHERE key GLOB '" EXPORT_KEY "*')",
+    [STATEMENT_PRUNE_EXPORTS] = "DELETE FROM meta WHERE key GLOB '" EXPORT_KEY
+                                "*' AND value NOT IN (SELECT value FROM "
+                                "meta WHERE key GLOB '" EXPORT_KEY
+                                "*' ORDER BY value DESC LIMIT ?)",
 };
 
 struct store {
@@ -935,6 +947,28 @@ int store_put_history(struct store *store, const char *plan_text, struct error *
     return group_end(store, code);
 }
 
+int store_put_generation_begin(struct store *store, uint64_t step, const char *by,
+                               struct error *error) {
+    assert(store->grouping);
+    int code = meta_put_number(store, "generation_step", step, error);
+    if (code == 0) {
+        code = meta_put_text(store, "generation_by", by, error);
+    }
+    return group_end(store, code);
+}
+
+int store_put_export(struct store *store, uint64_t step, uint32_t retained, struct error *error) {
+    char key[32];
+    assert(store->grouping && step <= INT64_MAX);
+    (void)snprintf(key, sizeof key, EXPORT_KEY "%" PRIu64, step);
+    int code = meta_put_number(store, key, step, error);
+    if (code == 0) {
+        (void)sqlite3_bind_int64(store->statements[STATEMENT_PRUNE_EXPORTS], 1, retained);
+        code = store_run(store, STATEMENT_PRUNE_EXPORTS, "prune", error);
+    }
+    return group_end(store, code);
+}
+
 int store_prune(struct store *store, uint64_t oldest_step_kept, struct error *error) {
     assert(store->grouping && oldest_step_kept <= INT64_MAX);
     (void)sqlite3_bind_int64(store->statements[STATEMENT_PRUNE], 1, (int64_t)oldest_step_kept);
@@ -1051,6 +1085,55 @@ uint64_t store_wal_bytes(const struct store *store) {
     return store->wal_pages == 0 ? 0 : 32 + store->wal_pages * (store->page_bytes + 24);
 }
 
+/* Whether meta has a row of this key; the first generation has no beginning. */
+static int meta_has(struct store *store, const char *key, struct error *error) {
+    sqlite3_stmt *statement = store->statements[STATEMENT_GET_META];
+    (void)sqlite3_bind_text(statement, 1, key, -1, SQLITE_STATIC);
+    int result = sqlite3_step(statement);
+    (void)sqlite3_reset(statement);
+    if (result != SQLITE_ROW && result != SQLITE_DONE) {
+        return store_failed(store, result, "read", error);
+    }
+    return result == SQLITE_ROW;
+}
+
+static int summary_generation(struct store *store, struct store_summary *summary,
+                              struct error *error) {
+    char *by = NULL;
+    int code = meta_number(store, "generation", &summary->generation, error);
+    if (code == 0) {
+        code = meta_has(store, "generation_step", error);
+    }
+    if (code <= 0) {
+        return code;
+    }
+    code = meta_number(store, "generation_step", &summary->generation_step, error);
+    if (code == 0) {
+        code = meta_text(store, "generation_by", &by, error);
+    }
+    if (code == 0) {
+        (void)snprintf(summary->generation_by, sizeof summary->generation_by, "%s", by);
+    }
+    free(by);
+    return code;
+}
+
+int store_rows_end(struct store *store, uint64_t step, uint64_t *out, struct error *error) {
+    sqlite3_stmt *statement = store->statements[STATEMENT_ROWS_END];
+    if (store->finished != 0) {
+        return refuse_finished(store, error);
+    }
+    (void)sqlite3_bind_int64(statement, 1, step > INT64_MAX ? INT64_MAX : (int64_t)step);
+    int result = sqlite3_step(statement);
+    if (result == SQLITE_ROW || result == SQLITE_DONE) {
+        *out = result == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(statement, 0) + 1 : step;
+    }
+    (void)sqlite3_reset(statement);
+    return result == SQLITE_ROW || result == SQLITE_DONE
+               ? 0
+               : store_failed(store, result, "read", error);
+}
+
 int store_summary(struct store *store, struct store_summary *out, struct error *error) {
     struct store_summary summary = {0};
     sqlite3_stmt *statement = store->statements[STATEMENT_LAST_STEP];
@@ -1067,7 +1150,7 @@ int store_summary(struct store *store, struct store_summary *out, struct error *
         code = meta_number(store, "committed_step", &summary.committed_step, error);
     }
     if (code == 0) {
-        code = meta_number(store, "generation", &summary.generation, error);
+        code = summary_generation(store, &summary, error);
     }
     if (code == 0) {
         code = meta_digest(store, "job_digest", summary.job_digest, error);

@@ -29,6 +29,7 @@
 #include <stdint.h>
 
 #define STORE_WAL_BYTES_MAX (16u << 20) /* checkpoint above this, at the latest */
+#define STORE_BY_BYTES      96u
 
 struct plan_state;
 struct store;
@@ -96,8 +97,13 @@ int store_put_rows(struct store *store, const struct plan_state *state, struct e
 int store_put_generation(struct store *store, uint64_t generation, struct error *error);
 /* The job goes on by another history from store_fork on: rows from there on go. */
 int store_put_history(struct store *store, const char *plan_text, struct error *error);
+/* Where the generation began, and who began it. */
+int store_put_generation_begin(struct store *store, uint64_t step, const char *by,
+                               struct error *error);
+/* The row of this step stays, for as long as it is among the `retained` highest that do. */
+int store_put_export(struct store *store, uint64_t step, uint32_t retained, struct error *error);
 /* Removes the rows that nobody needs who asks for steps from oldest_step_kept on: all before the
- * newest one at or before it. */
+ * newest one at or before it, but not those of exported steps. */
 int store_prune(struct store *store, uint64_t oldest_step_kept, struct error *error);
 int store_commit(struct store *store, struct error *error);
 void store_rollback(struct store *store);
@@ -116,6 +122,8 @@ struct store_summary {
     uint64_t committed_step;
     uint64_t steps_end;
     uint64_t generation;
+    uint64_t generation_step;           /* where it began */
+    char generation_by[STORE_BY_BYTES]; /* who began it, "" before the first */
     uint8_t job_digest[16];
 };
 int store_summary(struct store *store, struct store_summary *out, struct error *error);
@@ -123,6 +131,9 @@ int store_summary(struct store *store, struct store_summary *out, struct error *
 /* The newest step row at or before `step`; 1 found, 0 none. out->state is the store's until the
  * next call. */
 int store_get_step(struct store *store, uint64_t step, struct store_step *out, struct error *error);
+
+/* The first step at or after `step` without a row. */
+int store_rows_end(struct store *store, uint64_t step, uint64_t *out, struct error *error);
 
 /* config_plan_text of the job; the caller frees. */
 int store_plan_text(struct store *store, char **out, struct error *error);

@@ -111,8 +111,13 @@ static bool stream_from_legal(struct session *session, const Ballast__V1__BatchI
 
 static void stream_open(struct session *session, const Ballast__V1__BatchId *from) {
     struct member *member = session->member;
+    char text[ERROR_TEXT_BYTES];
     if (session->world->progress->stopping) {
         stream_fail(session, STATUS_UNAVAILABLE, "the daemon is stopping");
+        return;
+    }
+    if (!loader_current(session, text)) {
+        stream_fail(session, STATUS_ABORTED, "%s", text);
         return;
     }
     if (from != NULL && !stream_from_legal(session, from)) {
@@ -124,6 +129,7 @@ static void stream_open(struct session *session, const Ballast__V1__BatchId *fro
     member->delivery_known = true;
     member->streaming = true;
     member->subscribed = session->subscribed;
+    session_join(session);
     session_move(session, SESSION_STREAMING);
     session->world->ops->opened(session, member->replica);
     session_log(session, LOG_INFO,
@@ -356,7 +362,8 @@ static bool stream_step(struct session *session, uint64_t now_ns) {
 }
 
 void stream_deliver(struct session *session, uint64_t now_ns) {
-    if (session->state != SESSION_STREAMING || session->world->progress->stopping) {
+    const struct session_progress *progress = session->world->progress;
+    if (session->state != SESSION_STREAMING || progress->stopping || progress->moving) {
         return;
     }
     session->member->held_back = false;

@@ -42,7 +42,8 @@ static void turn_remember(struct daemon *daemon, struct ahead_result *result) {
     result->state_after = NULL;
     if (result->step < daemon->recovered.steps_end) {
         free(state);
-    } else if (memo_put_step(daemon->memo, result->plan, state, state_bytes) < 0) {
+    } else if (memo_put_step(daemon->memo, result->plan, result->step < daemon->rows_end, state,
+                             state_bytes) < 0) {
         turn_fail_memory(daemon, "storing a step");
     }
 }
@@ -125,7 +126,7 @@ static void turn_replay_begin(struct daemon *daemon, uint64_t step) {
     if (daemon->replay_count == DAEMON_REPLAYS_MAX) {
         return;
     }
-    if (memo_fetch(daemon->memo, step) < 0) {
+    if (memo_fetch(daemon->memo, MEMO_REPLAY, step) < 0) {
         turn_fail_memory(daemon, "replaying a step");
         return;
     }
@@ -150,6 +151,20 @@ static void turn_replayed(struct daemon *daemon, struct ahead_result *result) {
     admin_plan_found(&daemon->admin, result->step);
 }
 
+static void turn_failed(struct daemon *daemon, struct ahead_result *result) {
+    switch (result->wish) {
+    case AHEAD_WISH_REPLAY:
+        turn_replayed(daemon, result);
+        break;
+    case AHEAD_WISH_REACH:
+        rewind_reached(&daemon->rewind, result);
+        break;
+    case AHEAD_WISH_NONE:
+        daemon_fail(daemon, daemon_exit_code(result->error.code), &result->error);
+        break;
+    }
+}
+
 static void turn_take_planned(struct daemon *daemon) {
     struct ahead_result *result;
     while ((result = ahead_take(daemon->ahead)) != NULL) {
@@ -163,12 +178,11 @@ static void turn_take_planned(struct daemon *daemon) {
         case AHEAD_REPLAYED:
             turn_replayed(daemon, result);
             break;
+        case AHEAD_REACHED:
+            rewind_reached(&daemon->rewind, result);
+            break;
         case AHEAD_FAILED:
-            if (result->replay) {
-                turn_replayed(daemon, result);
-            } else {
-                daemon_fail(daemon, DAEMON_EXIT_IO, &result->error);
-            }
+            turn_failed(daemon, result);
             break;
         }
         ahead_result_destroy(result);
@@ -177,7 +191,7 @@ static void turn_take_planned(struct daemon *daemon) {
 
 /* Store's results */
 
-static void turn_fetched(struct daemon *daemon, struct memo_fetched *fetched) {
+static void turn_fetched_replay(struct daemon *daemon, struct memo_fetched *fetched) {
     struct error error;
     if (!fetched->found) {
         (void)error_set(&error, -ERANGE,
@@ -193,6 +207,23 @@ static void turn_fetched(struct daemon *daemon, struct memo_fetched *fetched) {
     }
 }
 
+static void turn_fetched(struct daemon *daemon, struct memo_fetched *fetched) {
+    switch (fetched->purpose) {
+    case MEMO_REPLAY:
+        turn_fetched_replay(daemon, fetched);
+        break;
+    case MEMO_SEEK:
+        rewind_fetched(&daemon->rewind, fetched);
+        break;
+    case MEMO_EXPORT:
+        export_fetched(&daemon->exporter, fetched);
+        break;
+    case MEMO_BEGUN:
+        rewind_begun(&daemon->rewind, fetched);
+        break;
+    }
+}
+
 static void turn_take_stored(struct daemon *daemon) {
     struct memo_fetched *fetched;
     bool was_full = daemon->stored.full;
@@ -201,8 +232,10 @@ static void turn_take_stored(struct daemon *daemon) {
         memo_fetched_destroy(fetched);
     }
     memo_progress(daemon->memo, &daemon->stored);
-    daemon->progress.durable_step = daemon->stored.durable_step;
-    daemon->progress.durable_committed_step = daemon->stored.durable_committed_step;
+    if (daemon->stored.generation == daemon->generation.number) {
+        daemon->progress.durable_step = daemon->stored.durable_step;
+        daemon->progress.durable_committed_step = daemon->stored.durable_committed_step;
+    }
     daemon->progress.full = daemon->stored.full;
     if (daemon->stored.full && !was_full) {
         log_line(LOG_ERR, "store",
@@ -225,6 +258,9 @@ static uint64_t turn_oldest_step(const struct daemon *daemon) {
 }
 
 static void turn_advance(struct daemon *daemon, uint64_t now_ns) {
+    if (daemon->progress.moving) {
+        return;
+    }
     (void)roster_advance(&daemon->roster, now_ns);
     uint64_t committed = daemon->roster.committed_step;
     daemon->progress.oldest_step = turn_oldest_step(daemon);
@@ -255,12 +291,14 @@ static void turn_extend(struct daemon *daemon) {
     if (fastest < daemon->roster.committed_step) {
         fastest = daemon->roster.committed_step;
     }
-    uint64_t known = daemon->planned_end > daemon->recovered.steps_end
-                         ? daemon->planned_end
-                         : daemon->recovered.steps_end;
+    uint64_t known = daemon->planned_end > daemon->rows_end ? daemon->planned_end
+                                                            : daemon->rows_end;
     daemon->progress.plannable_step = daemon->end_step != UINT64_MAX
                                           ? daemon->end_step
                                           : known + ahead + DAEMON_UNDURABLE_MAX;
+    if (daemon->progress.moving) {
+        return;
+    }
     ahead_extend(daemon->ahead,
                  turn_smaller(fastest + ahead + 1, daemon->progress.durable_step + undurable));
 }
@@ -304,6 +342,7 @@ void turn_run(struct daemon *daemon) {
         if (!daemon->stopping) {
             feed_schedule(&daemon->feed);
         }
+        rewind_turn(&daemon->rewind);
         server_pump(&daemon->server, now_ns);
         if (daemon->stopping) {
             turn_stop(daemon, now_ns);
@@ -379,7 +418,24 @@ static void turn_session_admin(struct session *session, uint32_t stream, const c
 }
 
 static void turn_session_closed(struct session *session) {
-    admin_forget(&turn_daemon(session)->admin, session);
+    struct daemon *daemon = turn_daemon(session);
+    admin_forget(&daemon->admin, session);
+    rewind_forget(&daemon->rewind, session);
+    export_forget(&daemon->exporter, session);
+}
+
+static void turn_session_seek(struct session *session, uint32_t stream, uint64_t step,
+                              uint64_t least, uint64_t deadline_ns) {
+    rewind_seek(&turn_daemon(session)->rewind, session, stream, step, least, deadline_ns);
+}
+
+static void turn_session_import(struct session *session, uint32_t stream, const uint8_t *state,
+                                size_t bytes, uint64_t least, uint64_t deadline_ns) {
+    rewind_import(&turn_daemon(session)->rewind, session, stream, state, bytes, least, deadline_ns);
+}
+
+static void turn_session_export(struct session *session, uint32_t stream, uint64_t step) {
+    export_serve(&turn_daemon(session)->exporter, session, stream, step);
 }
 
 static int turn_session_random(void *out, size_t bytes) {
@@ -400,6 +456,9 @@ const struct session_ops turn_session_ops = {
     .release = turn_session_release,
     .opened = turn_session_opened,
     .waited = turn_session_waited,
+    .seek = turn_session_seek,
+    .import = turn_session_import,
+    .export = turn_session_export,
     .admin = turn_session_admin,
     .closed = turn_session_closed,
     .random = turn_session_random,

@@ -65,21 +65,22 @@ static void link_feed(uint32_t i, const uint8_t *bytes, size_t count) {
 }
 
 static void link_call(uint32_t i) {
-    static const char *const methods[] = {"Hello", "Stream", "Commit", "Seek", "Ping", "Fetch"};
+    static const char *const methods[] = {"Hello", "Stream", "Commit", "Seek",
+                                          "Ping",  "Export", "Import", "Fetch"};
     struct world_session *at = links[i].at;
     uint8_t frame[1024];
     const uint8_t *payload;
     Ttrpc__Request request = TTRPC__REQUEST__INIT;
     uint8_t method = take_byte();
     request.service = (char *)(method >= 128 ? SESSION_ADMIN : SESSION_LOADER);
-    request.method = (char *)methods[method % 6];
+    request.method = (char *)methods[method % 8];
     request.timeout_nano = method;
     request.payload.len = take_bytes(&payload);
     request.payload.data = (uint8_t *)payload;
     size_t bytes = protobuf_c_message_pack(&request.base, frame);
     at->next_stream = at->session.last_stream | 1;
     at->next_stream += at->next_stream == at->session.last_stream ? 2 : 0;
-    if (world_frame(at, at->next_stream, FRAME_REQUEST, method / 6 & 3, frame, bytes) < 0) {
+    if (world_frame(at, at->next_stream, FRAME_REQUEST, method / 8 & 3, frame, bytes) < 0) {
         link_connect(i);
     }
 }
@@ -124,6 +125,9 @@ static void world_event(uint32_t i, uint8_t kind) {
         world.lost_step = world.planned + 1;
         break;
     default:
+        if (at->seek_stream != 0) {
+            world_begin(&world, at, at->seek_step % 64);
+        }
         link_connect(i);
         break;
     }

@@ -57,6 +57,7 @@ static struct {
     struct session_progress progress;
     struct session_world world;
     struct roster roster;
+    struct generation generation;
     struct measured measured;
     struct arena arena;
     struct slab slab;
@@ -465,6 +466,7 @@ static void sim_open(uint64_t seed) {
                                        .job = &sim.job,
                                        .progress = &sim.progress,
                                        .roster = &sim.roster,
+                                       .generation = &sim.generation,
                                        .measured = &sim.measured,
                                        .arena = &sim.arena};
     sim.feed = (struct feed){.slab = &sim.slab,

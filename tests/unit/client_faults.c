@@ -125,7 +125,7 @@ static void die_again_and_again(struct fake *fake) {
             static const uint8_t half[] = {0, 0, 1, 0, 0, 0, 0, 3, 3, 0, 42};
             fake_send_raw(fake, half, sizeof half);
         } else if (i % 3 == 1) {
-            fake_refuse(fake, stream, STATUS_ABORTED, "generation 2 has begun");
+            fake_refuse(fake, stream, STATUS_UNAVAILABLE, "the daemon is stopping");
         }
         fake_hang_up(fake);
     }
@@ -134,7 +134,7 @@ static void die_again_and_again(struct fake *fake) {
     receive_until_gone(fake);
 }
 
-static void half_frames_hang_ups_and_aborts_lose_nothing(void **state) {
+static void half_frames_hang_ups_and_stops_lose_nothing(void **state) {
     (void)state;
     struct fake fake;
     struct world_memory memory;
@@ -691,7 +691,7 @@ static void memory_without_its_seals_is_not_mapped(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_goes_on_at_the_right_batch_when_the_daemon_comes_back),
-        cmocka_unit_test(half_frames_hang_ups_and_aborts_lose_nothing),
+        cmocka_unit_test(half_frames_hang_ups_and_stops_lose_nothing),
         cmocka_unit_test(a_daemon_that_stays_away_is_given_up_after_the_timeout),
         cmocka_unit_test(a_daemon_that_does_not_greet_is_a_timeout),
         cmocka_unit_test(a_commit_is_repeated_until_it_is_answered),

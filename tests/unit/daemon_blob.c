@@ -213,9 +213,10 @@ static void a_field_that_is_missing_is_named(void **state) {
 }
 
 static void expect_other_job(const struct blob *here, const char *word) {
+    bool same_step;
     struct error error = {0};
     struct blob blob = sample();
-    assert_int_equal(blob_check_job(&blob, here, &error), -EINVAL);
+    assert_int_equal(blob_check_job(&blob, here, &same_step, &error), -EINVAL);
     if (strstr(error.text, word) == NULL) {
         fail_msg("'%s' is not in: %s", word, error.text);
     }
@@ -225,14 +226,15 @@ static void another_job_is_refused_by_what_differs(void **state) {
     struct blob_dataset changed[] = {datasets[0], datasets[1], datasets[1]};
     struct error error = {0};
     struct blob here = sample(), blob = sample();
+    bool same_step = false;
     (void)state;
-    assert_int_equal(blob_check_job(&blob, &here, &error), 0);
+    assert_int_equal(blob_check_job(&blob, &here, &same_step, &error), 0);
     here.algorithm = 4;
     expect_other_job(&here, "algorithm 3 and this version is 4; run ballastd 0.1.0");
     here = sample();
     here.datasets = changed;
     changed[1].name = "renamed";
-    assert_int_equal(blob_check_job(&blob, &here, &error), 0);
+    assert_int_equal(blob_check_job(&blob, &here, &same_step, &error), 0);
     changed[1].fingerprint[0] = 99;
     expect_other_job(&here, "dataset 'renamed'");
     here.dataset_count = 3;
@@ -247,6 +249,24 @@ static void another_job_is_refused_by_what_differs(void **state) {
     here = sample();
     here.job_digest[3] = 1;
     expect_other_job(&here, "job digest");
+}
+
+static void sections_from_the_step_on_are_this_configs_own(void **state) {
+    struct error error = {0};
+    struct blob here = sample(), blob = sample();
+    bool same_step = false;
+    (void)state;
+    here.plan_text = "algorithm = 3\njob.seed = 7\nplan.window = 4096\n"
+                     "[from 121]\nparallel.dp = 4\n";
+    assert_int_equal(blob_check_job(&blob, &here, &same_step, &error), 0);
+    assert_true(same_step);
+    here.plan_text = "algorithm = 3\njob.seed = 7\nplan.window = 4096\n"
+                     "[from 120]\nparallel.dp = 4\n";
+    assert_int_equal(blob_check_job(&blob, &here, &same_step, &error), 0);
+    assert_false(same_step);
+    here.plan_text = "algorithm = 3\njob.seed = 7\nplan.window = 4096\n"
+                     "[from 119]\nparallel.dp = 4\n";
+    expect_other_job(&here, "up to step 120");
 }
 
 static void what_does_not_fit_a_frame_is_not_written(void **state) {
@@ -270,6 +290,7 @@ int main(void) {
         cmocka_unit_test(a_newer_field_is_passed_over_unless_it_must_be_understood),
         cmocka_unit_test(a_field_that_is_missing_is_named),
         cmocka_unit_test(another_job_is_refused_by_what_differs),
+        cmocka_unit_test(sections_from_the_step_on_are_this_configs_own),
         cmocka_unit_test(what_does_not_fit_a_frame_is_not_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

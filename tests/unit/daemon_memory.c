@@ -196,7 +196,8 @@ static void the_end_of_data_is_told_once(void **state) {
 }
 
 static struct replay_row row_of(const struct reference *reference, uint64_t step) {
-    struct replay_row row = {.step = step, .state_bytes = reference[step].state_bytes};
+    struct replay_row row = {
+        .step = step, .state_bytes = reference[step].state_bytes, .digest_known = true};
     row.state = malloc(row.state_bytes);
     memcpy(row.state, reference[step].state, row.state_bytes);
     memcpy(row.digest, reference[step].digest, sizeof row.digest);
@@ -234,7 +235,7 @@ static void a_row_that_is_not_what_it_was_is_refused(void **state) {
         assert_int_equal(ahead_replay(ahead, 3, &row), 0);
         struct ahead_result *result = awaited(ahead);
         assert_int_equal(result->kind, AHEAD_FAILED);
-        assert_true(result->replay);
+        assert_int_equal(result->wish, AHEAD_WISH_REPLAY);
         assert_int_equal(result->error.code, -EBADMSG);
         ahead_result_destroy(result);
     }
@@ -251,7 +252,7 @@ static void put_steps(struct memo *memo, const struct reference *reference, uint
         struct replay_row row = row_of(reference, step);
         plan->step = step;
         memcpy(plan->digest, row.digest, sizeof plan->digest);
-        assert_int_equal(memo_put_step(memo, plan, row.state, row.state_bytes), 0);
+        assert_int_equal(memo_put_step(memo, plan, false, row.state, row.state_bytes), 0);
         step_plan_destroy(plan);
     }
     memo_progress(memo, &progress);
@@ -264,13 +265,14 @@ static void put_steps(struct memo *memo, const struct reference *reference, uint
 
 static struct memo *memo_started(uint64_t durable_step) {
     struct memo *memo = NULL;
-    check(memo_start(world.store, NULL, durable_step, 0, wake, NULL, &memo, &world.error));
+    const struct memo_options options = {.durable_step = durable_step, .exports_retained = 3};
+    check(memo_start(world.store, &options, wake, NULL, &memo, &world.error));
     return memo;
 }
 
 static struct memo_fetched *fetched(struct memo *memo, uint64_t step) {
     struct memo_fetched *answer;
-    assert_int_equal(memo_fetch(memo, step), 0);
+    assert_int_equal(memo_fetch(memo, MEMO_REPLAY, step), 0);
     while ((answer = memo_take(memo)) == NULL) {
         assert_int_equal(sem_wait(&world.woken), 0);
     }
@@ -311,7 +313,7 @@ static void the_wal_stays_below_16_mb_whatever_is_put(void **state) {
     for (plan->step = 0; plan->step < STEPS; plan->step++) {
         uint8_t *bytes = calloc(1, STATE_BYTES);
         memset(bytes, (int)plan->step, STATE_BYTES);
-        assert_int_equal(memo_put_step(memo, plan, bytes, STATE_BYTES), 0);
+        assert_int_equal(memo_put_step(memo, plan, false, bytes, STATE_BYTES), 0);
         memo_put_committed(memo, plan->step, plan->step < 20 ? 0 : plan->step - 20);
         do {
             memo_progress(memo, &progress);
@@ -367,7 +369,7 @@ static void put_step(struct memo *memo, const struct reference *reference, uint6
     struct step_plan *plan = step_plan_create(1, 1, 1, 1);
     struct replay_row row = row_of(reference, step);
     plan->step = step;
-    assert_int_equal(memo_put_step(memo, plan, row.state, row.state_bytes), 0);
+    assert_int_equal(memo_put_step(memo, plan, false, row.state, row.state_bytes), 0);
     step_plan_destroy(plan);
 }
 

@@ -913,10 +913,7 @@ static void unknown_and_unreadable_calls_are_answered_and_the_connection_stays(v
     struct world_session *at = world_connect(&world, 0);
     expect_refusal(at, world_call(at, SESSION_LOADER, "Frobnicate\n", 0, NULL),
                    STATUS_UNIMPLEMENTED, "Frobnicate?");
-    for (int i = 0; i < 3; i++) {
-        const char *later[] = {"Fetch", "Export", "Import"};
-        expect_status(at, world_call(at, SESSION_LOADER, later[i], 0, NULL), STATUS_UNIMPLEMENTED);
-    }
+    expect_status(at, world_call(at, SESSION_LOADER, "Fetch", 0, NULL), STATUS_UNIMPLEMENTED);
     expect_refusal(at, world_call(at, "ballast.v2.Loader", "Ping", 0, NULL), STATUS_UNIMPLEMENTED,
                    "ballast.v2.Loader");
     assert_int_equal(
@@ -981,16 +978,157 @@ static void a_refused_peer_is_told_on_its_first_call(void **state) {
     expect_refusal(at, 1, STATUS_RESOURCE_EXHAUSTED, "too many");
 }
 
-static void seek_to_the_next_uncommitted_step_answers_and_no_other(void **state) {
+/* Generations */
+
+static uint32_t seek(struct world_session *at, uint64_t step, uint64_t generation) {
     Ballast__V1__SeekRequest request = BALLAST__V1__SEEK_REQUEST__INIT;
+    request.step = step;
+    request.generation = generation;
+    return world_call(at, SESSION_LOADER, "Seek", 0, &request.base);
+}
+
+static void seek_import_and_export_are_passed_on_of_ranks_and_administrators(void **state) {
+    struct session_peer peer = {.pid = 1, .uid = 7, .may_serve = true};
+    uint8_t blob[3] = {1, 2, 3};
+    Ballast__V1__ImportRequest import = BALLAST__V1__IMPORT_REQUEST__INIT;
+    Ballast__V1__ExportRequest export = BALLAST__V1__EXPORT_REQUEST__INIT;
     (void)state;
-    world.roster.committed_step = 3;
-    struct world_session *at = bound(0, 0, 0);
-    request.step = 3;
-    expect_status(at, world_call(at, SESSION_LOADER, "Seek", 0, &request.base), STATUS_OK);
-    request.step = 2;
-    expect_status(at, world_call(at, SESSION_LOADER, "Seek", 0, &request.base),
-                  STATUS_UNIMPLEMENTED);
+    struct world_session *at = bound(0, 0, 1);
+    uint32_t stream = seek(at, 12, 3);
+    assert_int_equal(at->seek_stream, stream);
+    assert_int_equal(at->seek_step, 12);
+    assert_int_equal(at->seek_least, 3);
+    import.state = (ProtobufCBinaryData){sizeof blob, blob};
+    stream = world_call(at, SESSION_LOADER, "Import", 0, &import.base);
+    assert_int_equal(at->seek_stream, stream);
+    assert_int_equal(at->seek_step, sizeof blob);
+    export.step = 4;
+    stream = world_call(at, SESSION_LOADER, "Export", 0, &export.base);
+    assert_int_equal(at->export_stream, stream);
+    at = world_connect(&world, 1);
+    stream = seek(at, 5, 0);
+    assert_int_equal(at->seek_stream, stream);
+    session_init(&at->session, &world.world, at, &peer, world.now_ns);
+    at->next_stream = 1;
+    expect_refusal(at, seek(at, 5, 0), STATUS_FAILED_PRECONDITION, "Hello");
+    at = bound(2, 0, 0);
+    expect_refusal(at, seek(at, UINT64_MAX, 0), STATUS_INVALID_ARGUMENT, "no such");
+    world.progress.stopping = true;
+    at = bound(3, 1, 0);
+    expect_status(at, seek(at, 5, 0), STATUS_UNAVAILABLE);
+}
+
+static void a_generation_ends_streams_commits_and_holds_of_the_one_before(void **state) {
+    (void)state;
+    struct world_session *seeker = streaming(0, 0, 0, 2);
+    struct world_session *other = streaming(1, 0, 1, 2);
+    uint32_t stream = other->session.stream;
+    world_pump(&world);
+    seeker->read = seeker->sent_count;
+    other->read = other->sent_count;
+    assert_int_equal(world.holds, 4);
+    uint32_t of_seeker = seeker->session.stream;
+    uint32_t committed = commit(other, 0);
+    world_begin(&world, seeker, 5);
+    expect_refusal(seeker, of_seeker, STATUS_ABORTED, "step 5");
+    expect_refusal(other, stream, STATUS_ABORTED,
+                   "rank dp 0, pp 0, cp 0, tp 0 (pid 100) sought step 5");
+    expect_refusal(other, committed, STATUS_ABORTED, "generation 10");
+    assert_int_equal(world.holds, 0);
+    assert_int_equal(world.roster.committed_step, 5);
+    assert_int_equal(other->session.state, SESSION_BOUND);
+    expect_refusal(other, commit(other, 0), STATUS_ABORTED, "seek that step too");
+    world_call(other, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, NULL);
+    world_stream(other, 1, NULL);
+    expect_refusal(other, other->next_stream - 2, STATUS_ABORTED, "of generation 9");
+}
+
+static void ranks_join_by_seek_or_by_hello_and_stream_and_go_on_together(void **state) {
+    (void)state;
+    struct world_session *seeker = bound(0, 0, 0);
+    struct world_session *late = bound(1, 0, 1);
+    world_begin(&world, seeker, 5);
+    assert_int_equal(generation_seek(&world.generation, &world.roster, late->session.member, 5, 0),
+                     GENERATION_JOINS);
+    session_join(&late->session);
+    world_call(late, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, NULL);
+    world_stream(late, 1, NULL);
+    world_pump(&world);
+    expect_batch(late, 5, 0);
+    struct world_session *fresh = streaming(2, 1, 0, 1);
+    world_pump(&world);
+    expect_batch(fresh, 5, 0);
+    assert_int_equal(fresh->session.member->generation, 10);
+    expect_refusal(late, commit(late, 5), STATUS_OUT_OF_RANGE, "its next is 5");
+}
+
+static void a_seek_elsewhere_is_refused_while_others_have_joined(void **state) {
+    (void)state;
+    struct world_session *seeker = bound(0, 0, 0);
+    struct world_session *other = bound(1, 0, 1);
+    const struct generation *generation = &world.generation;
+    const struct roster *roster = &world.roster;
+    assert_int_equal(generation_seek(generation, roster, other->session.member, 0, 0),
+                     GENERATION_OPENS);
+    world_begin(&world, seeker, 5);
+    const struct member *joined = seeker->session.member;
+    const struct member *not_yet = other->session.member;
+    (void)streaming(2, 1, 1, 0);
+    const struct member *by_stream = world.sessions[2].session.member;
+    assert_int_equal(generation_seek(generation, roster, by_stream, 6, 0), GENERATION_REFUSED);
+    session_deinit(&world.sessions[2].session, world.now_ns);
+    assert_int_equal(generation_seek(generation, roster, not_yet, 6, 0), GENERATION_REFUSED);
+    assert_int_equal(generation_seek(generation, roster, NULL, 6, 0), GENERATION_REFUSED);
+    assert_int_equal(generation_seek(generation, roster, not_yet, 5, 10), GENERATION_JOINS);
+    assert_int_equal(generation_seek(generation, roster, not_yet, 5, 11), GENERATION_OPENS);
+    assert_int_equal(generation_seek(generation, roster, joined, 6, 0), GENERATION_OPENS);
+    session_deinit(&seeker->session, world.now_ns);
+    assert_int_equal(generation_seek(generation, roster, not_yet, 6, 0), GENERATION_OPENS);
+}
+
+static void a_generation_closes_when_its_first_step_is_committed_by_all(void **state) {
+    (void)state;
+    struct world_session *seeker = bound(0, 0, 0);
+    struct world_session *other = bound(1, 0, 1);
+    const struct member *late = other->session.member;
+    world_begin(&world, seeker, 5);
+    world_call(seeker, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, NULL);
+    world_stream(seeker, 2, NULL);
+    world_pump(&world);
+    commit(seeker, 5);
+    assert_int_equal(seeker->session.member->committed_step, 6);
+    assert_int_equal(generation_seek(&world.generation, &world.roster, late, 5, 0),
+                     GENERATION_JOINS);
+    session_rejoin(&seeker->session);
+    assert_int_equal(seeker->session.member->committed_step, 5);
+    assert_int_equal(seeker->session.state, SESSION_BOUND);
+    world.roster.committed_step = 6;
+    assert_int_equal(generation_seek(&world.generation, &world.roster, late, 5, 0),
+                     GENERATION_OPENS);
+    assert_int_equal(generation_seek(&world.generation, &world.roster, late, 9, 0),
+                     GENERATION_OPENS);
+}
+
+static void while_a_generation_is_stored_the_old_one_stands_still(void **state) {
+    (void)state;
+    struct world_session *at = streaming(0, 0, 0, 2);
+    world_pump(&world);
+    at->read = at->sent_count;
+    world.progress.moving = true;
+    world_stream(at, 2, NULL);
+    world_pump(&world);
+    expect_silence(at);
+    uint32_t committed = commit(at, 0);
+    world.progress.durable_step = 9;
+    world_pump(&world);
+    expect_silence(at);
+    assert_int_equal(world.roster.committed_step, 0);
+    struct world_session *seeker = bound(1, 0, 1);
+    uint32_t stream = at->session.stream;
+    world.progress.moving = false;
+    world_begin(&world, seeker, 7);
+    expect_refusal(at, stream, STATUS_ABORTED, "step 7");
+    expect_refusal(at, committed, STATUS_ABORTED, "step 7");
 }
 
 static void a_stopping_daemon_begins_nothing_new(void **state) {
@@ -1057,7 +1195,12 @@ int main(void) {
         TEST(broken_frames_are_answered_and_close_the_connection),
         TEST(services_are_for_the_peers_that_may_call_them),
         TEST(a_refused_peer_is_told_on_its_first_call),
-        TEST(seek_to_the_next_uncommitted_step_answers_and_no_other),
+        TEST(seek_import_and_export_are_passed_on_of_ranks_and_administrators),
+        TEST(a_generation_ends_streams_commits_and_holds_of_the_one_before),
+        TEST(ranks_join_by_seek_or_by_hello_and_stream_and_go_on_together),
+        TEST(a_seek_elsewhere_is_refused_while_others_have_joined),
+        TEST(a_generation_closes_when_its_first_step_is_committed_by_all),
+        TEST(while_a_generation_is_stored_the_old_one_stands_still),
         TEST(a_stopping_daemon_begins_nothing_new),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

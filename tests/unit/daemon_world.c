@@ -123,6 +123,27 @@ static void fake_admin(struct session *session, uint32_t stream, const char *met
     strncpy(at->admin_method, method, sizeof at->admin_method - 1);
 }
 
+static void fake_seek(struct session *session, uint32_t stream, uint64_t step, uint64_t least,
+                      uint64_t deadline_ns) {
+    struct world_session *at = world_of(session);
+    (void)deadline_ns;
+    at->seek_stream = stream;
+    at->seek_step = step;
+    at->seek_least = least;
+}
+
+static void fake_import(struct session *session, uint32_t stream, const uint8_t *state,
+                        size_t bytes, uint64_t least, uint64_t deadline_ns) {
+    (void)state;
+    fake_seek(session, stream, bytes, least, deadline_ns);
+}
+
+static void fake_export(struct session *session, uint32_t stream, uint64_t step) {
+    struct world_session *at = world_of(session);
+    at->export_stream = stream;
+    at->seek_step = step;
+}
+
 static void fake_closed(struct session *session) {
     (void)session;
 }
@@ -147,6 +168,9 @@ static const struct session_ops fake_ops = {
     .release = fake_release,
     .opened = fake_opened,
     .waited = fake_waited,
+    .seek = fake_seek,
+    .import = fake_import,
+    .export = fake_export,
     .admin = fake_admin,
     .closed = fake_closed,
     .random = fake_random,
@@ -165,10 +189,10 @@ void world_init(struct world *world, bool all) {
                                       .tokens_max = 64,
                                       .token_bytes = 2,
                                       .slab_bytes = 32768,
-                                      .generation = 9,
                                       .credits_max = 8,
                                       .replica_slots = WORLD_SLOTS};
     world->progress = (struct session_progress){.plannable_step = 1000};
+    world->generation = (struct generation){.number = 9, .step = 77, .by = "rank dp 1"};
     arena_init(&world->arena, 1 << 20);
     int code = roster_init(&world->roster, &mesh, local, WORLD_PER_STEP, 60 * WORLD_SECOND_NS, 0,
                            world->now_ns);
@@ -180,6 +204,7 @@ void world_init(struct world *world, bool all) {
                                           .job = &world->job,
                                           .progress = &world->progress,
                                           .roster = &world->roster,
+                                          .generation = &world->generation,
                                           .measured = &world->measured,
                                           .arena = &world->arena};
 }
@@ -268,6 +293,19 @@ void world_release(struct world_session *at, uint64_t step, uint32_t index) {
     request.n_released = 1;
     request.released = ids;
     world_send_stream(at, &request);
+}
+
+void world_begin(struct world *world, struct world_session *by, uint64_t step) {
+    world->generation.number++;
+    world->generation.step = step;
+    session_name(&by->session, world->generation.by);
+    for (uint32_t i = 0; i < WORLD_SESSIONS; i++) {
+        if (world->sessions[i].world != NULL) {
+            session_abort(&world->sessions[i].session, world->now_ns);
+        }
+    }
+    roster_rewind(&world->roster, step);
+    session_rejoin(&by->session);
 }
 
 void world_pump(struct world *world) {

@@ -34,6 +34,10 @@ struct world_session {
     bool crowded;
     uint32_t admin_stream; /* of the last Admin call, 0: none */
     char admin_method[32];
+    uint32_t seek_stream; /* of the last Seek or Import that was passed on, 0: none */
+    uint64_t seek_step;   /* its step; for Import the bytes of its state */
+    uint64_t seek_least;
+    uint32_t export_stream; /* likewise */
     uint64_t waited_ns;
 };
 
@@ -43,6 +47,7 @@ struct world {
     struct session_progress progress;
     struct session_world world;
     struct roster roster;
+    struct generation generation;
     struct measured measured;
     struct arena arena;
     uint64_t now_ns;
@@ -75,6 +80,9 @@ uint32_t world_call(struct world_session *at, const char *service, const char *m
 /* A StreamRequest on the open Stream. from NULL: none. */
 void world_stream(struct world_session *at, uint32_t credits, const Ballast__V1__BatchId *from);
 void world_release(struct world_session *at, uint64_t step, uint32_t index);
+
+/* A generation begins at `step`, opened by the last Seek of `by` (which is answered). */
+void world_begin(struct world *world, struct world_session *by, uint64_t step);
 
 /* Pumps all sessions, in order, until nothing more is sent. */
 void world_pump(struct world *world);

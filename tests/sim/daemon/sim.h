@@ -127,6 +127,7 @@ void sim_wire_cut(struct sim_wire *wire);   /* both ends see the end, what was u
 struct sim_disk {
     uint64_t rows_begin, rows_end; /* durable rows */
     uint64_t committed_step;
+    uint64_t generation, generation_step;
     bool full, broken;
     bool finished; /* it said EIO: nothing may be acknowledged any more */
 };

@@ -22,6 +22,8 @@ struct store {
     bool puts_committed;
     bool prunes;
     uint64_t committed_step;
+    bool puts_generation;
+    uint64_t generation, generation_step;
     uint64_t kept_from;
     struct row group[ROWS_MAX];
     uint32_t group_count;
@@ -43,6 +45,7 @@ static void group_forget(struct store *store) {
     }
     store->group_count = 0;
     store->puts_committed = false;
+    store->puts_generation = false;
     store->prunes = false;
     store->grouping = false;
 }
@@ -83,6 +86,14 @@ static void group_apply(struct store *store) {
         *to = *row;
         *row = (struct row){0};
         store->wal_bytes += WAL_PER_STATE * to->step.state_bytes;
+    }
+    if (store->puts_generation) {
+        sim_check(store->generation > sim_disk.generation, "a generation comes twice");
+        sim_check(store->puts_committed && store->committed_step == store->generation_step,
+                  "a generation begins elsewhere than it is committed");
+        sim_disk.generation = store->generation;
+        sim_disk.generation_step = store->generation_step;
+        sim_disk.committed_step = store->committed_step;
     }
     if (store->puts_committed) {
         sim_check(store->committed_step >= sim_disk.committed_step, "committed_step falls");
@@ -180,9 +191,36 @@ int store_put_committed(struct store *store, uint64_t committed_step, struct err
 }
 
 int store_put_generation(struct store *store, uint64_t generation, struct error *error) {
-    (void)store;
-    (void)generation;
+    sim_check(store->grouping, "a generation is put outside of a group");
+    store->puts_generation = true;
+    store->generation = generation;
+    return disk_answer(store, "put", error);
+}
+
+int store_put_generation_begin(struct store *store, uint64_t step, const char *by,
+                               struct error *error) {
+    (void)by;
     (void)error;
+    sim_check(store->puts_generation, "the beginning of no generation");
+    store->generation_step = step;
+    return 0;
+}
+
+/* No rank exports. */
+int store_put_export(struct store *store, uint64_t step, uint32_t retained, struct error *error) {
+    (void)store;
+    (void)step;
+    (void)retained;
+    return error_set(error, -ENOSYS, "not simulated");
+}
+
+int store_rows_end(struct store *store, uint64_t step, uint64_t *out, struct error *error) {
+    (void)store;
+    (void)error;
+    while (step < ROWS_MAX && sim_rows[step].state != NULL) {
+        step++;
+    }
+    *out = step;
     return 0;
 }
 
@@ -253,7 +291,9 @@ int store_summary(struct store *store, struct store_summary *out, struct error *
     (void)store;
     (void)error;
     *out = (struct store_summary){.committed_step = sim_disk.committed_step,
-                                  .steps_end = sim_disk.rows_end};
+                                  .steps_end = sim_disk.rows_end,
+                                  .generation = sim_disk.generation,
+                                  .generation_step = sim_disk.generation_step};
     return 0;
 }
 

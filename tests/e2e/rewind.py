@@ -1,0 +1,215 @@
+#!/usr/bin/python3
+"""Going back, on, and elsewhere: Seek to retained, older and later steps, generations, checkpoints that
+leave the node, several nodes with one config, resuming at the awkward moments."""
+
+import functools
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+
+from determinism import ALL, MICRO_BATCHES, reference, world_with_corpus
+from world import BIN, BIN_ASAN, FULL, Skip, World, digests, in_order, main, synthetic_documents, write_corpus
+
+SOLO = {"dp": 1, "cp": 1, "tp": 1}
+
+
+def solo(**sections):
+    """A job of one rank, so that its commits are the job's."""
+    return world_with_corpus(parallel=SOLO, **sections)
+
+
+@functools.cache
+def solo_reference():
+    with solo() as world:
+        answer = world.ctl_json("--config", world.config_path, "plan", "--steps", "0..199")
+        return {s["step"]: s["digest"] for s in answer["steps"]}
+
+
+def expect(lines, first, last, known=solo_reference, micro_batches=MICRO_BATCHES):
+    """The lines are every batch of steps first..last of one rank, as the planner alone has them."""
+    in_order(lines, micro_batches)
+    assert digests(lines) == {s: known()[s] for s in range(first, last + 1)}, (first, last, sorted(digests(lines)))
+
+
+def plain(lines):
+    return {(l["step"], l["index"]): {k: v for k, v in l.items() if k != "waited_us"} for l in lines}
+
+
+def run(world, steps, places=((0, 0, 0, 0),), **options):
+    """Runs ranks for so many steps; their lines."""
+    ranks = [world.rank(*place, steps=steps, **options) for place in places]
+    return [rank.finish(60) for rank in ranks]
+
+
+def committed(world):
+    return world.live("status")["committed_step"]
+
+
+def test_a_rank_goes_back_to_a_retained_step_and_gets_the_same_bytes():
+    with solo(daemon={"lease": "1s"}) as world:
+        world.start()
+        first, = run(world, 40)
+        expect(first, 0, 39)
+        again, = run(world, 20, seek=10)
+        expect(again, 10, 29)
+        assert plain(again).items() <= plain(first).items()
+        status = world.live("status")
+        assert (status["generation"], status["generation_step"], status["committed_step"]) == (1, 10, 30), status
+        assert "dp 0" in status["generation_by"]
+        world.kill()
+        world.start()
+        on, = run(world, 20)
+        expect(on, 30, 49)
+        assert world.live("status")["generation"] == 1
+        world.stop()
+
+
+def test_a_seek_goes_on_ahead_and_nothing_between_is_delivered():
+    with solo() as world:
+        world.start()
+        lines, = run(world, 5, seek=150)
+        expect(lines, 150, 154)
+        back, = run(world, 3, seek=2)
+        expect(back, 2, 4)
+        world.kill()
+        world.start()
+        on, = run(world, 2)
+        expect(on, 5, 6)
+        world.stop()
+
+
+def test_a_step_that_is_no_longer_kept_is_planned_again_unless_it_was_exported():
+    with solo(limits={"steps_retained": 10}, daemon={"lease": "200ms"}) as world:
+        world.start()
+        state = os.path.join(world.dir, "s")
+        run(world, 30, export=state)
+        run(world, 70)
+        assert committed(world) == 100
+        for step in (30, 95, 17, 0):
+            lines, = run(world, 3, seek=step)
+            expect(lines, step, step + 2)
+        world.stop()
+
+
+def test_other_streams_end_with_the_step_and_the_rank_and_the_ranks_join():
+    with world_with_corpus() as world:
+        world.start()
+        followers = [world.rank(*place, steps=60, think_ms=3, follow=True) for place in ALL[1:7]]
+        stubborn = world.rank(*ALL[7], steps=60, think_ms=3)
+        world.wait_for(lambda: all(len(r.lines()) > 40 for r in followers + [stubborn]), "all are served")
+        seeker = world.rank(*ALL[0], steps=30, seek=4)
+        code, text = stubborn.wait()
+        assert code == 1 and "step 4" in text and "dp 0, pp 0, cp 0, tp 0" in text, (code, text)
+        expect(seeker.finish(60), 4, 33, reference, MICRO_BATCHES // 2)
+        for rank in followers:
+            lines = rank.finish(60)
+            at = [i for i, line in enumerate(lines) if i and line["step"] < lines[i - 1]["step"]]
+            assert len(at) == 1 and lines[at[0]]["step"] == 4, at
+            assert set(digests(lines).items()) <= set(reference().items())
+        assert world.live("status")["generation"] == 1
+        world.stop()
+
+
+def test_a_rank_that_seeks_elsewhere_is_told_both_steps_and_ranks():
+    with world_with_corpus() as world:
+        world.start()
+        run(world, 10)
+        first = world.rank(0, 0, 0, 0, seek=3, think_ms=60000)
+        world.wait_for(first.lines, "the first has joined")
+        code, text = world.rank(1, 0, 1, 0, seek=5).wait()
+        assert code == 1, (code, text)
+        for part in ("step 5", "dp 1, pp 0, cp 1, tp 0", "step 3", "dp 0, pp 0, cp 0, tp 0"):
+            assert part in text, text
+        lines, = run(world, 2, [(1, 0, 1, 0)], seek=3, commit_every=0)
+        expect(lines, 3, 4, reference, MICRO_BATCHES // 2)
+        assert world.live("status")["generation"] == 1
+        world.stop()
+
+
+def test_beyond_the_end_there_is_nothing_to_seek_and_the_end_itself_is_the_end():
+    with World() as world:
+        prefix = os.path.join(world.dir, "d")
+        write_corpus(prefix, synthetic_documents(4, 60, 3000))
+        world.config([("d", prefix, 1)], {"corpus": {"epochs": 1}, "plan": {"window": 2048, "micro_batches": 4},
+                                          "daemon": {"lease": "200ms"}})
+        end = len(world.plans())
+        world.start()
+        code, text = world.rank(seek=end + 5).wait()
+        assert code == 1 and f"last step is {end - 1}" in text, (code, text)
+        rank = world.rank(seek=end)
+        assert rank.finish(30) == []
+        world.kill()
+        world.start()
+        assert world.rank().finish(30) == []
+        assert len(digests(world.rank(seek=end - 2).finish(30))) == 2
+        assert world.live("status")["state"] == "finished"
+        world.stop()
+        # An error is told from the end.
+        code, text = world.rank(connect_timeout_ms=100).wait()
+        assert code == 3, (code, text)
+
+
+def test_kill_9_around_a_seek_leaves_the_old_generation_or_the_new_one():
+    rounds = 200 if FULL else 25
+    seed = int(os.environ.get("BALLAST_SEED", time.time_ns() % 1000000))
+    print(f"      seed {seed} (BALLAST_SEED)", flush=True)
+    rng = random.Random(seed)
+    old = new = 0
+    with solo(daemon={"lease": "200ms"}) as world:
+        world.start()
+        run(world, 60)
+        for _ in range(rounds):
+            before = world.live("status")
+            target = rng.choice([s for s in (0, 3, 17, 40, 59, 75) if s != before["committed_step"]])
+            rank = world.rank(seek=target, steps=1, commit_every=0, connect_timeout_ms=0)
+            time.sleep(rng.uniform(0.001, 0.02))
+            world.kill()
+            rank.wait()
+            world.start()
+            after = world.live("status")
+            at = (after["generation"], after["committed_step"])
+            if at == (before["generation"], before["committed_step"]):
+                old += 1
+            else:
+                assert at == (before["generation"] + 1, target) and after["generation_step"] == target, (before, after)
+                new += 1
+            lines, = run(world, 2)
+            expect(lines, after["committed_step"], after["committed_step"] + 1)
+        print(f"      {old} old, {new} new", flush=True)
+        world.stop()
+
+
+def test_killed_at_the_points_of_a_seek_it_is_the_old_generation_or_the_new_one():
+    if not os.path.exists(os.path.join(BIN_ASAN, "ballastd")):
+        raise Skip(f"no sanitizer build in {BIN_ASAN}")
+    points = [("rewind_storing", 1), ("rewind_durable", 1), ("group_begin", 1), ("group_commit", 1),
+              ("group_durable", 1)]
+    with solo() as world:
+        world.start()
+        run(world, 30)
+        world.kill()
+        for target, (name, nth) in enumerate(points, 3):
+            world.start(bin_dir=BIN_ASAN)
+            before = world.live("status")
+            world.kill()
+            world.start(ready=False, bin_dir=BIN_ASAN, environment={"BALLAST_FAILPOINTS": f"{name}=kill@{nth}"})
+            rank = world.rank(seek=target, steps=1, commit_every=0, connect_timeout_ms=3000)
+            assert world.daemon.wait(30) == -signal.SIGKILL, name
+            rank.process.kill()
+            rank.wait()
+            world.start()
+            after = world.live("status")
+            new = (after["generation"], after["committed_step"]) == (before["generation"] + 1, target)
+            old = (after["generation"], after["committed_step"]) == (before["generation"], before["committed_step"])
+            assert new or old, (name, before, after)
+            assert new or name not in ("rewind_durable", "group_durable"), name
+            lines, = run(world, 1)
+            expect(lines, after["committed_step"], after["committed_step"])
+            world.kill()
+
+
+if __name__ == "__main__":
+    main(globals())
