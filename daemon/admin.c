@@ -261,11 +261,25 @@ static void admin_corpus(struct admin *admin, struct session *session, uint32_t 
 
 /* Plan */
 
-/* How many micro-batches from `first` on fit one answer; 0: not even one. */
-static uint32_t admin_page(struct arena *arena, const struct step_plan *plan, uint32_t first,
-                           uint32_t count, bool fragments) {
-    uint32_t fitting = 0;
+/* Bytes of the pools, which come with the first page; more than a page when they do not fit. */
+static size_t admin_pools_bytes(struct arena *arena, const struct admin_plan *call,
+                                const struct step_plan *plan) {
+    Ballast__V1__StepPlan pools = BALLAST__V1__STEP_PLAN__INIT;
     size_t bytes = 0;
+    if (call->first == 0 && plan->pool_count > 0) {
+        arena_reset(arena);
+        bytes = message_pools(arena, plan, call->pools, &pools)
+                    ? protobuf_c_message_get_packed_size(&pools.base)
+                    : ADMIN_PAGE_BYTES + 1;
+        arena_reset(arena);
+    }
+    return bytes;
+}
+
+/* How many micro-batches from `first` on fit one answer beside `bytes`; 0: not even one. */
+static uint32_t admin_page(struct arena *arena, const struct step_plan *plan, uint32_t first,
+                           uint32_t count, bool fragments, size_t bytes) {
+    uint32_t fitting = 0;
     while (fitting < count) {
         arena_reset(arena);
         const Ballast__V1__MicroBatch *one = message_micro_batch(arena, plan, first + fitting,
@@ -299,17 +313,20 @@ static void admin_answer_plan(struct admin *admin, const struct admin_plan *call
     uint32_t all = plan->micro_batch_count;
     uint32_t rest = call->first < all ? all - call->first : 0;
     uint32_t wanted = call->count > 0 && call->count < rest ? call->count : rest;
-    uint32_t fitting = admin_page(arena, plan, call->first, wanted, call->fragments);
+    size_t pools_bytes = admin_pools_bytes(arena, call, plan);
+    uint32_t fitting = admin_page(arena, plan, call->first, wanted, call->fragments, pools_bytes);
     if (fitting == 0 && wanted > 0) {
         session_refuse(call->session, call->stream, STATUS_RESOURCE_EXHAUSTED,
-                       "micro-batch %u of step %" PRIu64 " does not fit a frame of 4 MiB; ask "
-                       "without fragments",
-                       call->first, call->step);
+                       "micro-batch %u of step %" PRIu64 "%s does not fit a frame of 4 MiB; ask "
+                       "without fragments%s",
+                       call->first, call->step, pools_bytes > 0 ? " with the pools" : "",
+                       call->pools ? " and pools" : "");
         return;
     }
     out.plan = message_step_plan(arena, plan, call->first, fitting, call->fragments);
     out.next = fitting < rest ? call->first + fitting : 0;
-    bool built = out.plan != NULL && admin_plan_measured(admin->daemon, arena, out.plan);
+    bool built = out.plan != NULL && admin_plan_measured(admin->daemon, arena, out.plan) &&
+                 (call->first > 0 || message_pools(arena, plan, call->pools, out.plan));
     session_answer(call->session, call->stream, built ? &out.base : NULL);
 }
 
@@ -333,7 +350,8 @@ static void admin_plan(struct admin *admin, struct session *session, uint32_t st
                                     .step = request->step,
                                     .first = request->first,
                                     .count = request->count,
-                                    .fragments = request->fragments};
+                                    .fragments = request->fragments,
+                                    .pools = request->pools};
     const struct step_plan *plan = NULL;
     struct error error;
     if (call.step < daemon->progress.oldest_step || call.step >= daemon->planned_end) {

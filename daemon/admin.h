@@ -21,6 +21,7 @@ struct admin_plan {
     uint32_t first;
     uint32_t count;
     bool fragments;
+    bool pools;
 };
 
 struct admin {

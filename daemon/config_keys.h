@@ -74,7 +74,7 @@ extern const struct config_kind kind_duration;   /* u32 ms; written with ms, s, 
 extern const struct config_kind kind_path;       /* char array; max characters */
 extern const struct config_kind kind_windows;    /* u64 tokens, or "1.25w": times plan.window */
 extern const struct config_kind kind_thresholds; /* plan.bands.length_min and bands */
-extern const struct config_kind kind_policy;     /* enum policy, by policy_name */
+extern const struct config_kind kind_policy;     /* plan.policy and plan.pools.size */
 extern const struct config_kind kind_parameter;  /* u32 count; words: a name for UINT32_MAX */
 extern const struct config_kind kind_percent;    /* u32 millionths, as "12.5%"; likewise */
 extern const struct config_kind kind_steps;      /* u32 millionths of a step, as "1.5"; likewise */

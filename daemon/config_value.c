@@ -342,17 +342,20 @@ static void choice_allowed(const struct config_key *key, char *out, size_t bytes
 const struct config_kind kind_choice = {choice_parse, choice_print, choice_allowed};
 
 static int policy_key_parse(const struct config_key *key, const char *text, struct config *config) {
-    enum policy policy;
-    int code = policy_parse(text, &policy);
+    enum policy policy = POLICY_PLAIN;
+    uint32_t pool_size = 0;
+    int code = policy_pool_parse(text, &policy, &pool_size);
     if (code == 0) {
         field_store(key, config, policy);
+        config->plan.pools.size = pool_size;
     }
     return code;
 }
 
 static void policy_key_print(const struct config_key *key, const struct config *config, char *out) {
-    (void)snprintf(out, CONFIG_VALUE_BYTES, "%s",
-                   policy_name((enum policy)field_load(key, config)));
+    char name[POLICY_NAME_BYTES];
+    policy_pool_name((enum policy)field_load(key, config), config->plan.pools.size, name);
+    (void)snprintf(out, CONFIG_VALUE_BYTES, "%s", name);
 }
 
 const struct config_kind kind_policy = {policy_key_parse, policy_key_print, choice_allowed};

@@ -217,9 +217,14 @@ static bool stream_batch(struct session *session, const struct step_plan *plan,
     out.plan_digest = (ProtobufCBinaryData){PLAN_DIGEST_BYTES, (uint8_t *)plan->digest};
     out.loss_denominator = plan->loss_denominator;
     out.label_tokens = plan->label_tokens;
+    const struct rank_place *place = &session->member->place;
+    const struct plan_pool *pool = step_plan_pool(plan, place->dp, session->member->index);
+    if (pool != NULL) {
+        out.pool = message_pool_part(arena, plan, pool, place->dp, place->cp);
+    }
     response.event_case = BALLAST__V1__STREAM_RESPONSE__EVENT_BATCH;
     response.batch = &out;
-    if (out.plan == NULL ||
+    if (out.plan == NULL || (pool != NULL && out.pool == NULL) ||
         protobuf_c_message_get_packed_size(&response.base) > FRAME_DATA_BYTES_MAX) {
         return false;
     }

@@ -15,10 +15,10 @@ struct best_fit {
     struct fixed_piece *pieces; /* in the order of placing */
     struct fixed_piece *spare;
     uint64_t *tokens; /* of the bins as begun */
-    uint32_t *order;  /* items, then where an item's pieces go, then its tokens so far */
+    uint32_t *order;  /* items, then the bins that they began, then their tokens so far */
     uint32_t *next;   /* of a begun bin in its bucket */
     uint32_t *ranks;  /* of bins as begun */
-    uint32_t *starts; /* where the pieces of a ranked bin go */
+    uint32_t *starts; /* of a begun bin its first item, then where its pieces go */
     void *sort;
     uint32_t begun;
     uint32_t piece_count;
@@ -115,17 +115,25 @@ static uint32_t best_fit_least(const struct best_fit *fit, uint32_t bucket, uint
     return best;
 }
 
-/* The bin for a whole document, or BIN_NONE. Only its own bucket may have bins without room. */
-static uint32_t best_fit_find(struct best_fit *fit, uint32_t length) {
+static uint32_t best_fit_begin(struct best_fit *fit) {
+    best_fit_insert(fit, fit->begun);
+    return fit->begun++;
+}
+
+/* The bin for a whole document, or BIN_NONE; this one and those after it are `items`. Only its own
+ * bucket may have bins without room. */
+static uint32_t best_fit_find(struct best_fit *fit, uint32_t length, uint32_t items) {
     uint32_t bin = BIN_NONE;
     if (length <= fit->input->window) {
+        if (items <= fit->input->bins - fit->begun) {
+            return best_fit_begin(fit);
+        }
         uint32_t own = best_fit_bucket(fit, length);
         bin = best_fit_least(fit, own, length);
         uint32_t bucket = bin == BIN_NONE ? best_fit_next_bucket(fit, own + 1) : BUCKETS;
         bin = bucket < BUCKETS ? best_fit_least(fit, bucket, length) : bin;
         if (bin == BIN_NONE && fit->begun < fit->input->bins) {
-            best_fit_insert(fit, fit->begun);
-            bin = fit->begun++;
+            bin = best_fit_begin(fit);
         }
     }
     return bin;
@@ -134,8 +142,7 @@ static uint32_t best_fit_find(struct best_fit *fit, uint32_t length) {
 /* The bin with the most room; an unbegun one has no less than any. */
 static uint32_t best_fit_roomiest(struct best_fit *fit) {
     if (fit->begun < fit->input->bins) {
-        best_fit_insert(fit, fit->begun);
-        return fit->begun++;
+        return best_fit_begin(fit);
     }
     assert(fit->summary != 0);
     uint32_t word = 63 - (uint32_t)__builtin_clzll(fit->summary);
@@ -168,7 +175,7 @@ static void best_fit_fill(struct best_fit *fit) {
         uint32_t item = fit->order[i];
         uint32_t left = input->lengths[item];
         assert(left > 0);
-        uint32_t bin = best_fit_find(fit, left);
+        uint32_t bin = best_fit_find(fit, left, input->items - i);
         while (left > 0) {
             bin = bin != BIN_NONE ? bin : best_fit_roomiest(fit);
             uint64_t room = best_fit_room(fit, bin);
@@ -190,28 +197,16 @@ static void best_fit_starts(uint32_t *counts, uint32_t count) {
     }
 }
 
-/* Pieces by item into `spare`; bins are ranked as their first items come up there, empty ones
- * last. */
+/* Bins by (item that began them, number); empty ones last. */
 static void best_fit_rank(struct best_fit *fit) {
     const struct best_fit_input *input = fit->input;
     memset(fit->order, 0, input->items * sizeof *fit->order);
-    for (uint32_t i = 0; i < fit->piece_count; i++) {
-        fit->order[fit->pieces[i].item]++;
+    for (uint32_t bin = 0; bin < fit->begun; bin++) {
+        fit->order[fit->starts[bin]]++;
     }
     best_fit_starts(fit->order, input->items);
-    for (uint32_t i = 0; i < fit->piece_count; i++) {
-        fit->spare[fit->order[fit->pieces[i].item]++] = fit->pieces[i];
-    }
-    memset(fit->ranks, 0xff, input->bins * sizeof *fit->ranks);
-    uint32_t rank = 0;
-    for (uint32_t i = 0; i < fit->piece_count; i++) {
-        uint32_t bin = fit->spare[i].bin;
-        if (fit->starts[bin] == fit->spare[i].item) {
-            fit->ranks[bin] = rank++;
-        }
-    }
     for (uint32_t bin = 0; bin < input->bins; bin++) {
-        fit->ranks[bin] = fit->ranks[bin] == BIN_NONE ? rank++ : fit->ranks[bin];
+        fit->ranks[bin] = bin < fit->begun ? fit->order[fit->starts[bin]]++ : bin;
     }
 }
 
@@ -222,9 +217,10 @@ uint32_t pack_best_fit(const struct best_fit_input *input, void *scratch,
     best_fit_rank(fit);
     memset(fit->starts, 0, input->bins * sizeof *fit->starts);
     for (uint32_t i = 0; i < fit->piece_count; i++) {
-        fit->starts[fit->ranks[fit->spare[i].bin]]++;
+        fit->starts[fit->ranks[pieces[i].bin]]++;
     }
     best_fit_starts(fit->starts, input->bins);
+    memcpy(fit->spare, pieces, fit->piece_count * sizeof *pieces);
     for (uint32_t i = 0; i < fit->piece_count; i++) {
         struct fixed_piece piece = fit->spare[i];
         piece.bin = fit->ranks[piece.bin];

@@ -116,8 +116,9 @@ static int check_held(const struct planner *planner, const struct plan_state *st
                       struct error *error) {
     const struct plan_options *options = &planner->options;
     uint64_t tokens = plan_state_waiting_tokens(state, UINT32_MAX);
-    uint64_t tokens_max = options->policy == POLICY_PLAIN ? 0 : plan_tokens_held_max(options);
-    if (policy_batches(options->policy) > 0 && !state->draining) {
+    bool cut = policy_cuts(options->policy) && plan_batches(options) == 0;
+    uint64_t tokens_max = cut ? 0 : plan_tokens_held_max(options);
+    if (plan_batches(options) > 0 && !state->draining) {
         tokens_max = 0;
     }
     if (tokens > tokens_max) {

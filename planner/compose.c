@@ -29,7 +29,7 @@ static uint64_t compose_pad(const struct planner *p, uint64_t tokens) {
     return padded - tokens;
 }
 
-static struct packed_sequence compose_sequence(const struct planner *p, uint32_t micro_batch) {
+struct packed_sequence compose_sequence(const struct planner *p, uint32_t micro_batch) {
     struct packed_sequence sequence = {
         .lengths = p->lengths + p->row_begins[micro_batch],
         .documents = compose_documents(p, micro_batch),
@@ -54,7 +54,9 @@ static void compose_price(struct planner *p) {
 
 static void compose_deal(struct planner *p) {
     uint32_t micro_batches = p->options.micro_batches;
-    if (p->options.policy == POLICY_PLAIN) {
+    if (p->options.pools.size > 0) {
+        pools_deal(p);
+    } else if (p->options.policy == POLICY_PLAIN) {
         replicas_deal_in_order(micro_batches, p->options.dp, p->slots);
     } else {
         replicas_deal(p->bin_works, micro_batches, p->options.dp, p->bin_order, p->replica_heap,
@@ -68,27 +70,40 @@ static uint64_t compose_layouts(struct planner *p) {
     for (uint32_t m = 0; m < p->options.micro_batches; m++) {
         struct packed_sequence sequence = compose_sequence(p, m);
         struct layout_choice *choice = &p->choices[m];
-        layout_select(&p->options.layouts, &sequence, p->options.cp, &p->model.tiles, p->fragments,
-                      p->rank_ps + (size_t)m * p->options.cp, choice);
+        uint64_t *rank_ps = p->rank_ps + (size_t)m * p->options.cp;
+        if (p->options.pools.size > 0) {
+            layout_settle(LAYOUT_CONTIGUOUS, &sequence, p->options.cp, &p->model.tiles,
+                          p->fragments, rank_ps, choice);
+        } else {
+            layout_select(&p->options.layouts, &sequence, p->options.cp, &p->model.tiles,
+                          p->fragments, rank_ps, choice);
+        }
         fragments += layout_chosen(choice)->fragments;
     }
     return fragments;
 }
 
-static struct step_plan *compose_create(const struct planner *p, uint64_t fragments) {
+static struct step_plan *compose_create(struct planner *p, uint64_t fragments) {
     const struct plan_options *options = &p->options;
-    uint32_t documents = p->row_begins[options->micro_batches];
+    struct plan_counts counts = {
+        .micro_batches = options->micro_batches,
+        .cp = options->cp,
+        .documents = p->row_begins[options->micro_batches],
+        .fragments = (uint32_t)fragments,
+    };
     struct step_plan *plan = NULL;
+    if (options->pools.size > 0) {
+        pools_place(p, &counts);
+    }
     if (fragments <= UINT32_MAX) {
-        plan = step_plan_create(options->micro_batches, options->cp, documents,
-                                (uint32_t)fragments);
+        plan = step_plan_create_pooled(&counts);
     }
     if (plan != NULL) {
         plan->step = p->after->step;
         plan->dp = options->dp;
         plan->pp = options->pp;
         plan->tp = options->tp;
-        (void)snprintf(plan->policy, sizeof plan->policy, "%s", policy_name(options->policy));
+        policy_pool_name(options->policy, options->pools.size, plan->policy);
     }
     return plan;
 }
@@ -113,7 +128,7 @@ static struct rank_shard compose_shard(const struct planner *p, struct step_plan
     }
     assert(rows <= shard.rows);
     shard.pad_rows = shard.rows - rows;
-    shard.kv_rows_in = (cp - 1) * shard.rows;
+    shard.kv_rows_in = p->options.pools.size > 0 ? 0 : (cp - 1) * shard.rows;
     return shard;
 }
 
@@ -130,7 +145,7 @@ static void compose_micro_batch(const struct planner *p, struct step_plan *plan,
         .document_begin = document_begin,
         .document_count = sequence.documents,
         .shard_begin = slot * cp,
-        .exchange = EXCHANGE_ALL_GATHER,
+        .exchange = p->options.pools.size > 0 ? EXCHANGE_NONE : EXCHANGE_ALL_GATHER,
         .tokens = sequence.tokens,
         .pad_tokens = sequence.pad_tokens,
         .work_ns = p->bin_works[m],
@@ -278,6 +293,9 @@ static void compose_balance(struct planner *p, struct step_plan *plan) {
 }
 
 struct step_plan *compose_plan(struct planner *planner) {
+    if (planner->options.pools.size > 0) {
+        pools_order_rows(planner);
+    }
     compose_price(planner);
     compose_deal(planner);
     struct step_plan *plan = compose_create(planner, compose_layouts(planner));
@@ -285,6 +303,9 @@ struct step_plan *compose_plan(struct planner *planner) {
         return NULL;
     }
     compose_fill(planner, plan);
+    if (planner->options.pools.size > 0) {
+        pools_fill(planner, plan);
+    }
     compose_account(planner, plan);
     compose_balance(planner, plan);
     step_plan_digest(plan, plan->digest);

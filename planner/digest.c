@@ -60,8 +60,61 @@ static void digest_shards(struct digest *digest, const struct step_plan *plan,
     }
 }
 
+static void digest_tiles(struct digest *digest, const struct step_plan *plan,
+                         const struct plan_pool *pool) {
+    uint32_t shards = plan->pool_shape.head_shards;
+    digest_put(digest, (uint64_t)pool->piece_count * shards);
+    for (uint32_t i = 0; i < pool->piece_count * shards; i++) {
+        const struct pool_piece *piece = &plan->pieces[pool->piece_begin + i / shards];
+        digest_put(digest, pool->dp_begin + piece->sequence);
+        digest_put(digest, piece->block);
+        digest_put(digest, i % shards);
+        digest_put(digest, piece->home);
+        digest_put(digest, plan->tile_workers[(size_t)pool->piece_begin * shards + i]);
+        digest_put(digest, piece->pairs);
+        digest_put(digest, piece->row);
+        digest_put(digest, piece->rows);
+    }
+}
+
+static void digest_transfers(struct digest *digest, const struct step_plan *plan,
+                             const struct plan_pool *pool) {
+    digest_put(digest, pool->transfer_count);
+    for (uint32_t i = 0; i < pool->transfer_count; i++) {
+        const struct pool_transfer *transfer = &plan->transfers[pool->transfer_begin + i];
+        digest_put(digest, transfer->payload);
+        digest_put(digest, transfer->source);
+        digest_put(digest, transfer->worker);
+        digest_put(digest, pool->dp_begin + transfer->sequence);
+        digest_put(digest, transfer->row);
+        digest_put(digest, transfer->rows);
+        digest_put(digest, transfer->head_begin);
+        digest_put(digest, transfer->head_count);
+        digest_put(digest, transfer->bytes);
+    }
+}
+
+static void digest_pool(struct digest *digest, const struct step_plan *plan,
+                        const struct plan_pool *pool) {
+    const struct pool_shape *shape = &plan->pool_shape;
+    digest_put(digest, pool->ga_index);
+    digest_put(digest, shape->sequences);
+    for (uint32_t i = 0; i < shape->sequences; i++) {
+        digest_put(digest, pool->dp_begin + i);
+    }
+    digest_put(digest, shape->block_rows);
+    digest_put(digest, shape->head_shards);
+    digest_put(digest, shape->q_heads);
+    digest_put(digest, shape->kv_heads);
+    digest_put(digest, shape->head_dim);
+    digest_put(digest, shape->element_bytes);
+    digest_tiles(digest, plan, pool);
+    digest_transfers(digest, plan, pool);
+    digest_put(digest, pool->load_max);
+    digest_put(digest, pool->load_mean);
+}
+
 void step_plan_digest(const struct step_plan *plan, uint8_t out[PLAN_DIGEST_BYTES]) {
-    const uint64_t pools = 0;
     struct digest digest;
     digest.count = 0;
     (void)XXH3_128bits_reset(&digest.hash);
@@ -74,7 +127,10 @@ void step_plan_digest(const struct step_plan *plan, uint8_t out[PLAN_DIGEST_BYTE
         digest_put(&digest, micro_batch->choice.layout);
         digest_shards(&digest, plan, micro_batch);
     }
-    digest_put(&digest, pools);
+    digest_put(&digest, plan->pool_count);
+    for (uint32_t i = 0; i < plan->pool_count; i++) {
+        digest_pool(&digest, plan, &plan->pools[i]);
+    }
     digest_put(&digest, plan->loss_denominator);
     digest_flush(&digest);
     XXH128_canonical_t canonical;

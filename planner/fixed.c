@@ -2,10 +2,12 @@
  * that can also serve.
  *
  * K steps' worth of windows is read in reading order and packed at once (packer/fixed), so that
- * work is even where K batches allow it; they are then served step by step like a drain. What waits
- * meanwhile is state. At most documents_max parts are packed at once, so that no step has more. */
+ * work is even where K batches allow it; they are then served step by step like a drain. For pool:P
+ * with pools.look_ahead = K they are packed by best-fit instead. What waits meanwhile is state. At
+ * most documents_max parts are packed at once, so that no step has more. */
 #include "planner/step.h"
 
+#include "packer/best_fit.h"
 #include "packer/fixed.h"
 
 #include <assert.h>
@@ -73,27 +75,42 @@ static void fixed_group(struct planner *p, uint32_t pieces, uint32_t bins) {
     assert(row == pieces);
 }
 
-bool fixed_step(struct planner *p) {
-    uint32_t micro_batches = p->options.micro_batches;
-    uint32_t bins = policy_batches(p->options.policy) * micro_batches;
-    uint64_t tokens;
-    assert(p->after->waiting_count == 0);
-    struct fixed_input input = {
+size_t fixed_bytes(uint32_t items, uint32_t bins) {
+    size_t fixed = pack_fixed_bytes(items, bins);
+    size_t best_fit = pack_best_fit_bytes(items, bins);
+    return fixed > best_fit ? fixed : best_fit;
+}
+
+/* Level windows for fixed:K, few cuts for pools, which level the work themselves. */
+static uint32_t fixed_pack(struct planner *p, uint32_t items, uint32_t bins) {
+    struct fixed_input fixed = {
         .lengths = p->lengths,
-        .items = fixed_read(p, bins, &tokens),
+        .items = items,
+        .bins = bins,
         .window = p->options.window,
         .work = fixed_work,
         .model = &p->model,
     };
-    if (input.items == 0) {
+    struct best_fit_input best_fit = {p->lengths, items, bins, p->options.window};
+    return p->options.policy == POLICY_POOL
+               ? pack_best_fit(&best_fit, p->fixed_scratch, p->pieces, p->bin_tokens_held)
+               : pack_fixed(&fixed, p->fixed_scratch, p->pieces, p->bin_works, p->bin_tokens_held);
+}
+
+bool fixed_step(struct planner *p) {
+    uint32_t micro_batches = p->options.micro_batches;
+    uint32_t bins = plan_batches(&p->options) * micro_batches;
+    uint64_t tokens;
+    assert(p->after->waiting_count == 0);
+    uint32_t items = fixed_read(p, bins, &tokens);
+    if (items == 0) {
         return false;
     }
     uint64_t steps = (tokens + p->options.step_tokens - 1) / p->options.step_tokens;
-    input.bins = (uint32_t)steps * micro_batches;
-    uint32_t pieces = pack_fixed(&input, p->fixed_scratch, p->pieces, p->bin_works,
-                                 p->bin_tokens_held);
+    bins = (uint32_t)steps * micro_batches;
+    uint32_t pieces = fixed_pack(p, items, bins);
     p->in_hand = pieces;
-    fixed_group(p, pieces, input.bins);
+    fixed_group(p, pieces, bins);
     drain_serve(p, pieces);
     return true;
 }

@@ -1,21 +1,27 @@
 /* options: which settings make a stream, and which contradict one another; see planner.h. */
 #include "planner/step.h"
 
+#include "sharding/pool_plan.h"
+
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define DEFAULT_PERCENT 95u /* of what a step's micro-batches hold */
 #define FULL_PERCENT    98u /* above this the packer leaves too much over */
 
+#define POOL_BLOCKS     64u /* of a window, by default */
+#define POOL_BLOCK_MIN  128u
+#define POOL_BLOCK_MAX  8192u
+#define POOL_MEMORY_MAX (UINT64_C(4) << 30)
+
 static const struct {
     enum policy policy;
     const char *name;
 } policies[] = {
-    {POLICY_PLAIN, "plain"},
-    {POLICY_WLB_NONE, "wlb:none"},
-    {POLICY_WLB_BANDS, "wlb:bands"},
-    {POLICY_WLB_LEVEL, "wlb:level"},
+    {POLICY_PLAIN, "plain"},         {POLICY_WLB_NONE, "wlb:none"}, {POLICY_WLB_BANDS, "wlb:bands"},
+    {POLICY_WLB_LEVEL, "wlb:level"}, {POLICY_POOL, "pool"},
 };
 
 #define POLICIES (sizeof policies / sizeof policies[0])
@@ -38,7 +44,12 @@ uint32_t policy_batches(enum policy policy) {
 }
 
 bool policy_cuts(enum policy policy) {
-    return policy == POLICY_PLAIN || policy_batches(policy) > 0;
+    return policy == POLICY_PLAIN || policy == POLICY_POOL || policy_batches(policy) > 0;
+}
+
+uint32_t plan_batches(const struct plan_options *options) {
+    return options->policy == POLICY_POOL ? options->pools.look_ahead
+                                          : policy_batches(options->policy);
 }
 
 const char *policy_name(enum policy policy) {
@@ -55,7 +66,7 @@ const char *policy_name(enum policy policy) {
 
 int policy_parse(const char *name, enum policy *out) {
     for (size_t i = 0; i < POLICIES; i++) {
-        if (strcmp(policies[i].name, name) == 0) {
+        if (policies[i].policy != POLICY_POOL && strcmp(policies[i].name, name) == 0) {
             *out = policies[i].policy;
             return 0;
         }
@@ -64,6 +75,57 @@ int policy_parse(const char *name, enum policy *out) {
         if (strcmp(fixed_names[batches - 1], name) == 0) {
             *out = (enum policy)(POLICY_FIXED + batches);
             return 0;
+        }
+    }
+    return -EINVAL;
+}
+
+void policy_pool_name(enum policy policy, uint32_t pool_size, char out[POLICY_NAME_BYTES]) {
+    const char *name = policy_name(policy);
+    assert(name != NULL);
+    if (pool_size == 0) {
+        (void)snprintf(out, POLICY_NAME_BYTES, "%s", name);
+    } else {
+        (void)snprintf(out, POLICY_NAME_BYTES, "%s%s:%" PRIu32, name,
+                       policy == POLICY_POOL ? "" : "+pool", pool_size);
+    }
+}
+
+/* The size behind "pool:", without sign, zeros in front, or anything behind it. */
+static int policy_size_parse(const char *text, uint32_t *out) {
+    uint32_t size = 0;
+    for (const char *at = text; *at != '\0'; at++) {
+        if (*at < '0' || *at > '9' || (at == text && *at == '0') || size > RANKS_LIMIT) {
+            return -EINVAL;
+        }
+        size = 10 * size + (uint32_t)(*at - '0');
+    }
+    if (size < 1 || size > RANKS_LIMIT) {
+        return -EINVAL;
+    }
+    *out = size;
+    return 0;
+}
+
+int policy_pool_parse(const char *name, enum policy *policy, uint32_t *pool_size) {
+    static const enum policy joined[] = {POLICY_WLB_NONE, POLICY_WLB_BANDS, POLICY_WLB_LEVEL};
+    const char *plus = strstr(name, "+pool:");
+    if (plus == NULL && strncmp(name, "pool:", 5) != 0) {
+        int code = policy_parse(name, policy);
+        *pool_size = code == 0 ? 0 : *pool_size;
+        return code;
+    }
+    if (plus == NULL) {
+        int code = policy_size_parse(name + 5, pool_size);
+        *policy = code == 0 ? POLICY_POOL : *policy;
+        return code;
+    }
+    for (size_t i = 0; i < sizeof joined / sizeof joined[0]; i++) {
+        const char *base = policy_name(joined[i]);
+        if (strlen(base) == (size_t)(plus - name) && strncmp(base, name, strlen(base)) == 0) {
+            int code = policy_size_parse(plus + 6, pool_size);
+            *policy = code == 0 ? joined[i] : *policy;
+            return code;
         }
     }
     return -EINVAL;
@@ -137,8 +199,8 @@ static int options_check_mesh(const struct plan_options *options, struct error *
     if (policy_name(options->policy) == NULL) {
         return error_set(
             error, -EINVAL,
-            "plan.policy = %d is none; take plain, fixed:1 to fixed:64, wlb:none, wlb:bands or "
-            "wlb:level",
+            "plan.policy = %d is none; take plain, fixed:1 to fixed:64, wlb:none, wlb:bands, "
+            "wlb:level or pool:P",
             (int)options->policy);
     }
     if (options->micro_batches % options->dp != 0) {
@@ -195,7 +257,7 @@ static int options_check_windows(const struct plan_options *options, struct erro
                          "%" PRIu64 "; leave it out",
                          options->step_tokens, policy, step_tokens);
     }
-    uint64_t bins = (uint64_t)policy_batches(options->policy) * options->micro_batches;
+    uint64_t bins = (uint64_t)plan_batches(options) * options->micro_batches;
     if (options->documents_max < 2 * bins) {
         return error_set(error, -EINVAL,
                          "plan.documents_max = %" PRIu32 ": %s packs %" PRIu64
@@ -282,6 +344,74 @@ static int options_check_layouts(const struct plan_options *options, struct erro
     return 0;
 }
 
+/* Heads of one tensor-parallel rank, as the model prices them. */
+static uint32_t options_heads(const struct plan_options *options, uint32_t heads) {
+    return heads < options->tp ? 1 : heads / options->tp;
+}
+
+static void options_resolve_pools(struct plan_options *options) {
+    struct pools_options *pools = &options->pools;
+    uint32_t kv_heads = options_heads(options, options->model.kv_heads);
+    if (pools->size == 0) {
+        return;
+    }
+    if (pools->head_shards == 0) {
+        pools->head_shards = kv_heads % 4 == 0 ? 4 : kv_heads % 2 == 0 ? 2 : 1;
+    }
+    if (pools->block_tokens == 0) {
+        uint32_t block = options->window / POOL_BLOCKS;
+        pools->block_tokens = block < POOL_BLOCK_MIN   ? POOL_BLOCK_MIN
+                              : block > POOL_BLOCK_MAX ? POOL_BLOCK_MAX
+                                                       : block;
+    }
+}
+
+static int options_check_heads(const struct plan_options *options, struct error *error) {
+    uint32_t shards = options->pools.head_shards;
+    uint32_t q_heads = options_heads(options, options->model.q_heads);
+    uint32_t kv_heads = options_heads(options, options->model.kv_heads);
+    if (q_heads % shards != 0 || (kv_heads % shards != 0 && shards % kv_heads != 0)) {
+        return error_set(error, -EINVAL,
+                         "pools.head_shards = %" PRIu32 ": does not cut %" PRIu32
+                         " heads and %" PRIu32 " K/V heads of a tensor-parallel rank evenly; take "
+                         "a divisor of both",
+                         shards, q_heads, kv_heads);
+    }
+    return 0;
+}
+
+/* Which worker has how much of a group is a table. */
+static int options_check_pools(const struct plan_options *options, struct error *error) {
+    const struct pools_options *pools = &options->pools;
+    if (pools->size == 0) {
+        return 0;
+    }
+    if (options->dp % pools->size != 0) {
+        return error_set(error, -EINVAL,
+                         "plan.policy: pools of %" PRIu32 " replicas: parallel.dp = %" PRIu32
+                         " is not a multiple; take a divisor "
+                         "of it",
+                         pools->size, options->dp);
+    }
+    if (pools->look_ahead > FIXED_BATCHES_MAX) {
+        return error_set(error, -EINVAL, "pools.look_ahead = %" PRIu32 ": give at most %u steps",
+                         pools->look_ahead, FIXED_BATCHES_MAX);
+    }
+    int code = options_check_heads(options, error);
+    struct pool_tiles tiles = {.piece_count = plan_pool_pieces(options)};
+    tiles.span_count = tiles.piece_count;
+    struct pool_shape shape = plan_pool_shape(options);
+    if (code == 0 && pool_plan_bytes(&shape, &tiles) > POOL_MEMORY_MAX) {
+        return error_set(error, -EINVAL,
+                         "plan.policy, pools.block_tokens = %" PRIu32 ": pools of %" PRIu32
+                         " workers with up to %" PRIu32 " blocks need over %u GiB to plan; raise "
+                         "pools.block_tokens or take smaller pools",
+                         pools->block_tokens, pool_workers(&shape), tiles.piece_count,
+                         (unsigned)(POOL_MEMORY_MAX >> 30));
+    }
+    return code;
+}
+
 /* Fixed holds what it packs at once. Level holds what its clock lags, T at most, and looks horizon
  * + 1 steps ahead, a part on either side; or so many parts that every micro-batch has one. */
 uint64_t plan_held_steps(const struct plan_options *options) {
@@ -289,8 +419,8 @@ uint64_t plan_held_steps(const struct plan_options *options) {
     if (options->policy == POLICY_WLB_LEVEL && options->level.horizon + UINT64_C(4) > steps) {
         steps = options->level.horizon + UINT64_C(4);
     }
-    if (policy_batches(options->policy) > steps) {
-        steps = policy_batches(options->policy);
+    if (plan_batches(options) > steps) {
+        steps = plan_batches(options);
     }
     return steps;
 }
@@ -402,12 +532,15 @@ static int options_resolve_level(struct plan_options *options, struct error *err
 
 int plan_options_resolve(struct plan_options *options, struct error *error) {
     static int (*const checks[])(const struct plan_options *options, struct error *error) = {
-        options_check_ranges, options_check_mesh,    options_check_lengths,
-        options_check_queues, options_check_layouts, options_check_work,
+        options_check_ranges,  options_check_mesh, options_check_lengths, options_check_queues,
+        options_check_layouts, options_check_work, options_check_pools,
     };
     struct plan_options resolved = *options;
     int code = 0;
     options_resolve_preset(&resolved);
+    if (resolved.tp > 0) {
+        options_resolve_pools(&resolved);
+    }
     for (size_t i = 0; code == 0 && i < sizeof checks / sizeof checks[0]; i++) {
         code = checks[i](&resolved, error);
     }
@@ -431,11 +564,21 @@ int plan_options_resolve(struct plan_options *options, struct error *error) {
 
 static int follow_check(const struct plan_options *options, const struct plan_options *before,
                         struct error *error) {
-    if (options->policy != before->policy) {
+    if (options->policy != before->policy || options->pools.size != before->pools.size) {
+        char names[2][POLICY_NAME_BYTES];
+        policy_pool_name(options->policy, options->pools.size, names[0]);
+        policy_pool_name(before->policy, before->pools.size, names[1]);
         return error_set(error, -EINVAL,
                          "plan.policy = %s: it stays %s as long as the job lasts; take it out of "
                          "the section, or start a new job",
-                         policy_name(options->policy), policy_name(before->policy));
+                         names[0], names[1]);
+    }
+    if (options->pools.look_ahead != before->pools.look_ahead) {
+        return error_set(error, -EINVAL,
+                         "pools.look_ahead = %" PRIu32 ": it stays %" PRIu32
+                         " as long as the job lasts; take it out of the section, or start a new "
+                         "job",
+                         options->pools.look_ahead, before->pools.look_ahead);
     }
     if (options->window != before->window) {
         return error_set(error, -EINVAL,
@@ -444,12 +587,13 @@ static int follow_check(const struct plan_options *options, const struct plan_op
                          "job",
                          options->window, before->window);
     }
-    if (policy_batches(options->policy) > 1 && options->micro_batches != before->micro_batches) {
+    if (plan_batches(options) > 1 && options->micro_batches != before->micro_batches) {
         return error_set(error, -EINVAL,
                          "plan.micro_batches = %" PRIu32 ": %s has packed the windows of %" PRIu32
-                         " steps of %" PRIu32 " ahead; leave it, or start the job with fixed:1",
+                         " steps of %" PRIu32 " ahead; leave it, or start the job with %s",
                          options->micro_batches, policy_name(options->policy),
-                         policy_batches(options->policy), before->micro_batches);
+                         plan_batches(options), before->micro_batches,
+                         options->policy == POLICY_POOL ? "pools.look_ahead = 1" : "fixed:1");
     }
     return 0;
 }

@@ -8,6 +8,7 @@
 
 #include "planner/document.h"
 #include "sharding/layout.h"
+#include "sharding/pool_exchange.h"
 #include "sharding/select.h"
 
 #include <stddef.h>
@@ -74,6 +75,31 @@ struct micro_batch {
     struct layout_choice choice;
 };
 
+/* Replicas dp_begin to dp_begin + P - 1 share the attention of their micro-batches ga_index; worker
+ * w is context-parallel rank w % cp of replica dp_begin + w / cp. */
+struct plan_pool {
+    uint32_t ga_index;
+    uint32_t dp_begin;
+    uint32_t piece_begin; /* in step_plan.pieces; its tiles begin at piece_begin * H */
+    uint32_t piece_count;
+    uint32_t transfer_begin; /* in step_plan.transfers */
+    uint32_t transfer_count;
+    uint64_t load_max;  /* pairs * query heads, over workers */
+    uint64_t load_mean; /* floor */
+};
+
+/* Sizes of a plan's arrays. */
+struct plan_counts {
+    uint32_t micro_batches;
+    uint32_t cp;
+    uint32_t documents;
+    uint32_t fragments;
+    uint32_t pools; /* 0 without pooled attention, as the next three */
+    uint32_t pieces;
+    uint32_t tiles; /* pieces * H */
+    uint32_t transfers;
+};
+
 struct step_plan {
     uint64_t step;
     char policy[POLICY_NAME_BYTES];
@@ -86,6 +112,14 @@ struct step_plan {
     struct document *documents;
     struct rank_shard *shards; /* micro_batch_count * cp */
     struct fragment *fragments;
+    uint32_t pool_count; /* by (ga_index, dp_begin) */
+    uint32_t piece_count;
+    uint32_t transfer_count;
+    struct pool_shape pool_shape; /* of every pool */
+    struct plan_pool *pools;
+    struct pool_piece *pieces;       /* `sequence` counts from its pool's first replica */
+    uint32_t *tile_workers;          /* piece_count * H */
+    struct pool_transfer *transfers; /* likewise */
     struct balance balance;
     struct release release;
     uint64_t tokens; /* of the step, without padding */
@@ -97,6 +131,8 @@ struct step_plan {
 /* A plan with room for the given counts, zeroed; NULL when out of memory. */
 struct step_plan *step_plan_create(uint32_t micro_batches, uint32_t cp, uint32_t documents,
                                    uint32_t fragments);
+/* The same with pools. */
+struct step_plan *step_plan_create_pooled(const struct plan_counts *counts);
 void step_plan_destroy(struct step_plan *plan);
 
 /* Bytes of the allocation. */
@@ -106,10 +142,14 @@ size_t step_plan_bytes(const struct step_plan *plan);
 const struct micro_batch *step_plan_micro_batch(const struct step_plan *plan, uint32_t dp,
                                                 uint32_t index);
 
+/* The pool of micro-batch (dp, index); NULL when the plan has none. */
+const struct plan_pool *step_plan_pool(const struct step_plan *plan, uint32_t dp, uint32_t index);
+
 /* Digest (digest.c): canonical big-endian XXH3-128 over u64 little-endian fields: step; for every
  * micro-batch by (dp, index), these two not hashed: documents (dataset, document, offset, length,
  * nominal_step, epoch), pad_tokens, layout, for every rank its fragments (document, start, length);
- * pools (none: count 0); loss_denominator. Every list is preceded by its count. */
+ * pools: every field of Pool in the order of its numbers, so too of its tiles and transfers;
+ * loss_denominator. Every list is preceded by its count. */
 void step_plan_digest(const struct step_plan *plan, uint8_t digest[PLAN_DIGEST_BYTES]);
 
 #endif

@@ -46,9 +46,9 @@ static size_t planner_lay_out(struct planner *p, uint8_t *memory) {
     p->shorts = planner_array(memory, &at, level, sizeof *p->shorts);
     p->short_works = planner_array(memory, &at, level, sizeof *p->short_works);
     p->level_scratch = planner_array(memory, &at, level_scratch, 1);
-    size_t fixed = policy_batches(options->policy) > 0 ? options->documents_max : 0;
-    uint32_t fixed_bins = policy_batches(options->policy) * options->micro_batches;
-    size_t fixed_scratch = fixed > 0 ? pack_fixed_bytes(options->documents_max, fixed_bins) : 0;
+    size_t fixed = plan_batches(options) > 0 ? options->documents_max : 0;
+    uint32_t fixed_bins = plan_batches(options) * options->micro_batches;
+    size_t fixed_scratch = fixed > 0 ? fixed_bytes(options->documents_max, fixed_bins) : 0;
     p->pieces = planner_array(memory, &at, fixed, sizeof *p->pieces);
     p->fixed_scratch = planner_array(memory, &at, fixed_scratch, 1);
     p->fragments = planner_array(memory, &at, fragments, sizeof *p->fragments);
@@ -70,6 +70,10 @@ static size_t planner_lay_out(struct planner *p, uint8_t *memory) {
     p->choices = planner_array(memory, &at, micro_batches, sizeof *p->choices);
     size_t prices = (micro_batches + 1) * options->cp;
     p->rank_ps = planner_array(memory, &at, prices, sizeof *p->rank_ps);
+    if (options->pools.size > 0) {
+        p->pools = planner_array(memory, &at, pools_memory_bytes(options), 1);
+        p->ordered_rows = planner_array(memory, &at, held, sizeof *p->ordered_rows);
+    }
     return at;
 }
 
@@ -108,6 +112,9 @@ static struct planner *planner_make(const struct plan_options *options,
     }
     *planner = made;
     (void)planner_lay_out(planner, (uint8_t *)planner);
+    if (options->pools.size > 0) {
+        pools_memory_init(planner->pools, options);
+    }
     return planner;
 }
 
@@ -247,7 +254,7 @@ static uint32_t step_queue(const struct plan_options *options, uint32_t length, 
         *outlier = length >= options->level.candidate_length;
         return *outlier ? QUEUE_LEVEL : QUEUE_SHORT;
     }
-    if (policy_batches(options->policy) > 0) {
+    if (plan_batches(options) > 0) {
         *outlier = false;
         return QUEUE_FIXED;
     }
@@ -287,11 +294,12 @@ static bool step_choose(struct planner *planner) {
         drain_continue(planner);
         return true;
     }
-    if (policy_batches(planner->options.policy) > 0) {
+    if (plan_batches(&planner->options) > 0) {
         return fixed_step(planner);
     }
     switch (planner->options.policy) {
     case POLICY_PLAIN:
+    case POLICY_POOL:
         return plain_step(planner);
     case POLICY_WLB_NONE:
     case POLICY_WLB_BANDS:

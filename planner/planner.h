@@ -14,9 +14,10 @@
  * wlb:level (level.c) looks some steps ahead of the front instead, lets queues/level choose, fills
  * (shorts first) and packs likewise, then moves the front behind all parts whose nominal step was
  * planned. `plain` (plain.c) concatenates in reading order and cuts every window; `fixed:K`
- * (fixed.c) packs the windows of K steps at once. Then, for all (compose.c): deal micro-batches to
- * replicas and order each pipeline (replicas.c), pad, choose each layout (sharding/select), account
- * for delays and balance, digest. */
+ * (fixed.c) packs the windows of K steps at once, `pool:P` likewise by best-fit. Then, for all
+ * (compose.c): deal micro-batches to replicas and order each pipeline (replicas.c), or group them
+ * into pools (pools.c), pad, choose each layout (sharding/select), account for delays and balance,
+ * digest. */
 #ifndef BALLAST_PLANNER_PLANNER_H
 #define BALLAST_PLANNER_PLANNER_H
 
@@ -59,6 +60,7 @@ enum policy {
     POLICY_WLB_NONE = 1,  /* variable length, nothing waits */
     POLICY_WLB_BANDS = 2, /* variable length, outliers in bands */
     POLICY_WLB_LEVEL = 3, /* variable length, outliers where a step hides them */
+    POLICY_POOL = 4,      /* full windows, with documents whole where they fit */
     POLICY_FIXED = 64,    /* POLICY_FIXED + K: fixed windows over K global batches at a time */
 };
 
@@ -66,6 +68,18 @@ enum policy {
 #define PLAN_SECTIONS_MAX 256u
 
 enum loss_denominator { LOSS_CONSTANT = 0, LOSS_LABEL_TOKENS = 1 };
+
+/* Pooled attention (Libra): `size` replicas share the attention of their micro-batches. */
+struct pools_options {
+    uint32_t size;         /* P, divides dp; 0: no pools */
+    uint32_t look_ahead;   /* POLICY_POOL: steps whose windows are filled at once by best-fit; 0:
+                              documents are concatenated and cut, as plain does */
+    uint32_t head_shards;  /* H; 0: the most of 4, 2, 1 that divide the K/V heads */
+    uint32_t block_tokens; /* B; 0: 1/64 of the window, 128 to 8192 */
+    bool swaps;            /* level the pools by swaps */
+    bool snake;            /* order of pools in the step (packer/pools.h) */
+    bool chain;            /* K/V is passed on (sharding/pool_exchange.h) */
+};
 
 /* What a job's later sections must keep to, or hold because of those before them (section.c). */
 struct plan_bounds {
@@ -97,6 +111,7 @@ struct plan_options {
                                 what no packing can beat; REFINE_NOT */
     enum loss_denominator loss_denominator;
     struct layout_options layouts;
+    struct pools_options pools;
     struct model_options model;
     struct plan_bounds bounds; /* {0} in the first section; resolving leaves it */
 };
@@ -135,15 +150,22 @@ uint32_t plan_parts_max(const struct plan_options *options);
 /* Tokens that may wait, at most: by these options, or by those before them. */
 uint64_t plan_tokens_held_max(const struct plan_options *options);
 
-/* Policy <-> name ("plain", "fixed:1" to "fixed:64", "wlb:none", "wlb:bands", "wlb:level"). NULL
- * for a number, -EINVAL for a name that is none. */
+/* Policy <-> name ("plain", "fixed:1" to "fixed:64", "wlb:none", "wlb:bands", "wlb:level"; "pool"
+ * has no name that parses without its size). NULL for a number, -EINVAL for a name that is none. */
 const char *policy_name(enum policy policy);
 int policy_parse(const char *name, enum policy *out);
+
+/* The same with the size of pools: "pool:P", "wlb:level+pool:P", or a name as above, size 0. */
+void policy_pool_name(enum policy policy, uint32_t pool_size, char out[POLICY_NAME_BYTES]);
+int policy_pool_parse(const char *name, enum policy *policy, uint32_t *pool_size);
 
 /* K of fixed:K, 0 for the others. */
 uint32_t policy_batches(enum policy policy);
 
-/* Whether it fills windows exactly and cuts documents where they are full: plain and fixed. */
+/* Steps whose windows are filled at once: K of fixed:K, look_ahead of pool:P, 0 for the others. */
+uint32_t plan_batches(const struct plan_options *options);
+
+/* Whether it fills windows exactly and cuts documents where they are full: plain, fixed, pool. */
 bool policy_cuts(enum policy policy);
 
 /* Working memory and the derived tables of one planner; one thread at a time. */

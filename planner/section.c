@@ -42,7 +42,7 @@ void section_begin(struct planner *p) {
     const struct plan_section *section = &p->sections[p->section_count - 1];
     struct plan_state *after = p->after;
     p->ahead_kept = false;
-    if (after->draining && policy_batches(p->options.policy) == 0) {
+    if (after->draining && plan_batches(&p->options) == 0) {
         section_stop_drain(p);
     }
     if (section->blend > after->cursor.blend + after->blend_switch_count) {

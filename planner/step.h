@@ -11,6 +11,9 @@
 #include "packer/fixed.h"
 #include "planner/planner.h"
 
+/* Swaps between the pools of a step, at most. */
+#define POOL_SWAPS_MAX 256u
+
 /* Parts behind the front that are looked at, at most; so many are read again to check a state. */
 #define LOOK_AHEAD_LIMIT (1u << 24)
 
@@ -88,7 +91,9 @@ struct planner {
     uint32_t *replica_taken;
     uint64_t *replica_loads;
     struct layout_choice *choices;
-    uint64_t *rank_ps; /* their ranks' prices, cp each, and room for cp more */
+    struct pools_memory *pools;   /* NULL without, as the next */
+    struct waiting *ordered_rows; /* parts_max */
+    uint64_t *rank_ps;            /* their ranks' prices, cp each, and room for cp more */
 };
 
 /* Bins of a drain, at most: with one for every held part, all of them have a place. */
@@ -106,6 +111,34 @@ uint64_t step_nominal(const struct planner *planner, uint64_t offset);
  * its nominal step. False at the end of the stream. */
 bool step_read(const struct planner *planner, struct plan_state *front, uint32_t limit,
                struct document *out);
+
+/* pools.c: everything about pools. What a planner needs for them; its memory, laid out as
+ * planner.c does. */
+struct pools_memory;
+
+/* The shape of the options' pools, resolved; the most pieces that one has. */
+struct pool_shape plan_pool_shape(const struct plan_options *options);
+uint32_t plan_pool_pieces(const struct plan_options *options);
+
+/* Bytes behind `pools`; making it of them. */
+size_t pools_memory_bytes(const struct plan_options *options);
+void pools_memory_init(struct pools_memory *pools, const struct plan_options *options);
+
+/* Micro-batch `m` of the step as a packed sequence, its lengths known (compose.c). */
+struct packed_sequence compose_sequence(const struct planner *planner, uint32_t m);
+
+/* Puts the rows of each micro-batch into reading order. */
+void pools_order_rows(struct planner *planner);
+
+/* Groups the step's micro-batches: fills slots. */
+void pools_deal(struct planner *planner);
+
+/* Places the attention of every pool, lengths and layouts known: counts pieces, tiles and transfers
+ * and replaces rank_ps by what each rank computes of its pool. */
+void pools_place(struct planner *planner, struct plan_counts *counts);
+
+/* Writes the pools into a plan of these counts. */
+void pools_fill(struct planner *planner, struct step_plan *plan);
 
 /* Whether the step is the first of a section that follows on another; moving `after` there. */
 bool section_begins(const struct planner *planner);
@@ -127,6 +160,9 @@ bool wlb_step(struct planner *planner);
 bool level_step(struct planner *planner);
 bool plain_step(struct planner *planner);
 bool fixed_step(struct planner *planner);
+
+/* Bytes of scratch of fixed_step. */
+size_t fixed_bytes(uint32_t items, uint32_t bins);
 
 /* Whether it is time to pack all that is held into whole steps; doing so, with the first of them
  * as this step; the next of them. */

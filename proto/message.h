@@ -21,9 +21,18 @@ Ballast__V1__MicroBatch *message_micro_batch(struct arena *arena, const struct s
                                              uint32_t micro_batch, bool fragments);
 
 /* Micro-batches [first, first + count) as far as the plan has them, with everything else of
- * StepPlan. */
+ * StepPlan but the pools. */
 Ballast__V1__StepPlan *message_step_plan(struct arena *arena, const struct step_plan *plan,
                                          uint32_t first, uint32_t count, bool fragments);
+
+/* Adds the pools to a plan's message; `details`: with their tiles and transfers. False when the
+ * arena is full. */
+bool message_pools(struct arena *arena, const struct step_plan *plan, bool details,
+                   Ballast__V1__StepPlan *out);
+
+/* What context-parallel rank `cp` of replica `dp` needs of its pool. */
+Ballast__V1__PoolPart *message_pool_part(struct arena *arena, const struct step_plan *plan,
+                                         const struct plan_pool *pool, uint32_t dp, uint32_t cp);
 
 Ballast__V1__Balance *message_balance(struct arena *arena, const struct balance *balance);
 Ballast__V1__Release *message_release(struct arena *arena, const struct release *release);

@@ -10,7 +10,7 @@ static uint32_t message_queue_total(const struct plan_options *options) {
     if (options->policy == POLICY_WLB_LEVEL) {
         return QUEUES_OF_LEVEL;
     }
-    return policy_batches(options->policy) > 0 ? QUEUE_FIXED + 1 : options->bands.bands;
+    return plan_batches(options) > 0 ? QUEUE_FIXED + 1 : options->bands.bands;
 }
 
 /* Queue of a waiting part, or `leftover`, which is also where a part goes that the queues do not
@@ -24,7 +24,7 @@ static uint32_t message_queue_of(const struct plan_options *options,
     if (options->policy == POLICY_WLB_LEVEL) {
         return length >= options->level.candidate_length ? QUEUE_LEVEL : QUEUE_SHORT;
     }
-    if (policy_batches(options->policy) > 0) {
+    if (plan_batches(options) > 0) {
         return QUEUE_FIXED;
     }
     uint32_t band = bands_of(&options->bands, length);
@@ -37,8 +37,8 @@ static char *message_queue_name(struct arena *arena, const struct plan_options *
     if (options->policy == POLICY_WLB_LEVEL) {
         return arena_strdup(arena, queue == QUEUE_LEVEL ? "level" : "short");
     }
-    if (policy_batches(options->policy) > 0) {
-        return arena_strdup(arena, "fixed");
+    if (plan_batches(options) > 0) {
+        return arena_strdup(arena, options->policy == POLICY_POOL ? "pool" : "fixed");
     }
     (void)snprintf(name, sizeof name, "band %u", (unsigned)queue);
     return arena_strdup(arena, name);
@@ -51,7 +51,7 @@ static void message_queue_lengths(const struct plan_options *options, uint32_t q
         uint32_t candidate = options->level.candidate_length;
         out->length_min = queue == QUEUE_LEVEL ? candidate : 0;
         out->length_max = queue == QUEUE_LEVEL ? 0 : candidate - 1;
-    } else if (policy_batches(options->policy) == 0) {
+    } else if (plan_batches(options) == 0) {
         out->length_min = bands->length_min[queue];
         out->length_max = queue + 1 < bands->bands ? bands->length_min[queue + 1] - 1 : 0;
     }

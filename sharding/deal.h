@@ -32,5 +32,7 @@ uint32_t per_sequence_deal(const struct packed_sequence *sequence, uint32_t cp, 
                            struct fragment *out, uint32_t capacity);
 uint32_t per_document_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
                            struct fragment *out, uint32_t capacity);
+uint32_t contiguous_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
+                         struct fragment *out, uint32_t capacity);
 
 #endif

@@ -18,6 +18,7 @@ struct layout_entry {
 static const struct layout_entry layout_entries[] = {
     {LAYOUT_PER_SEQUENCE, "per-sequence", per_sequence_deal},
     {LAYOUT_PER_DOCUMENT, "per-document", per_document_deal},
+    {LAYOUT_CONTIGUOUS, "contiguous", contiguous_deal},
 };
 
 #define LAYOUT_ENTRIES (sizeof layout_entries / sizeof layout_entries[0])

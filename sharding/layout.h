@@ -9,6 +9,9 @@
  *                        and one more if (c - pointer) mod 2*CP < length mod 2*CP; the pointer runs
  *                        over the documents of this sequence. Rank of column c: min(c, 2*CP-1-c).
  *                        Row order: document-major, start ascending; touching columns merged.
+ *   LAYOUT_CONTIGUOUS    equal shards of the padded sequence in rank order; uneven by itself, the
+ *                        home of rows whose attention a pool shares (pool_tiles.h). Never chosen
+ *                        by select.h.
  * Pad rows are always a rank's last rows. No fragment is empty. Every row is in exactly one
  * fragment of one rank. Pure, integers only, no allocation. */
 #ifndef BALLAST_SHARDING_LAYOUT_H
@@ -26,6 +29,7 @@ enum layout {
     LAYOUT_VARIABLE_DEGREE = 3,
     LAYOUT_HYBRID = 4,
     LAYOUT_ULYSSES = 5,
+    LAYOUT_CONTIGUOUS = 6,
 };
 
 struct packed_sequence {

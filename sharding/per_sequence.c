@@ -1,5 +1,5 @@
 /* per_sequence: the zigzag over the whole packed sequence (WLB-LLM section 5, the layout of Llama
- * 3).
+ * 3), and its plain half, contiguous shards.
  *
  * Pad rows end the sequence, so a chunk with pads is followed by nothing but pads in the rank's own
  * order: if chunk r reaches into them, chunk 2*CP-1-r is all pad. */
@@ -33,5 +33,13 @@ uint32_t per_sequence_deal(const struct packed_sequence *sequence, uint32_t cp, 
         per_sequence_chunk(sequence, low, low + chunk_rows, &list);
         per_sequence_chunk(sequence, high, high + chunk_rows, &list);
     }
+    return list.count;
+}
+
+uint32_t contiguous_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
+                         struct fragment *out, uint32_t capacity) {
+    struct fragment_list list = {.out = out, .capacity = capacity};
+    uint64_t shard_rows = (sequence->tokens + sequence->pad_tokens) / cp;
+    per_sequence_chunk(sequence, rank * shard_rows, (rank + 1) * shard_rows, &list);
     return list.count;
 }

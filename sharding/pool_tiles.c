@@ -107,6 +107,7 @@ static void pool_cut_sequence(const struct pool *pool, uint32_t number, struct p
     struct pool_walk walk = {
         .sequence = &pool->sequences[number], .number = number, .span = POOL_NONE};
     uint32_t block_rows = pool->shape.block_rows;
+    uint32_t block = 0;
     for (; walk.run < walk.sequence->run_count; walk.run++) {
         const struct pool_run *run = &walk.sequence->runs[walk.run];
         assert(run->rows > 0 && run->worker < pool_workers(&pool->shape));
@@ -116,6 +117,7 @@ static void pool_cut_sequence(const struct pool *pool, uint32_t number, struct p
             struct pool_piece *piece = &out->pieces[out->piece_count++];
             *piece = (struct pool_piece){
                 .sequence = number,
+                .block = block++,
                 .row = row,
                 .rows = run_end - row < block_left ? run_end - row : block_left,
                 .home = run->worker,

@@ -52,7 +52,8 @@ struct pool {
 
 struct pool_piece {
     uint32_t sequence;
-    uint32_t row; /* first, in the sequence */
+    uint32_t block; /* number in the sequence */
+    uint32_t row;   /* first, in the sequence */
     uint32_t rows;
     uint32_t home;
     uint32_t document;      /* the one with the most pairs here, of equals the first */

@@ -63,3 +63,10 @@ void layout_select(const struct layout_options *options, const struct packed_seq
         layout_offer(out, &candidate, cp, rank_ps);
     }
 }
+
+void layout_settle(enum layout layout, const struct packed_sequence *sequence, uint32_t cp,
+                   const struct tile_model *model, struct fragment *scratch, uint64_t *rank_ps,
+                   struct layout_choice *out) {
+    *out = (struct layout_choice){.layout = layout, .candidate_count = 1};
+    out->candidates[0] = layout_price(layout, sequence, cp, model, scratch, rank_ps);
+}

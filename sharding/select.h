@@ -44,4 +44,9 @@ void layout_select(const struct layout_options *options, const struct packed_seq
                    uint32_t cp, const struct tile_model *model, struct fragment *scratch,
                    uint64_t *rank_ps, struct layout_choice *out);
 
+/* The same with a layout that is settled, whatever its fragments: the only candidate. */
+void layout_settle(enum layout layout, const struct packed_sequence *sequence, uint32_t cp,
+                   const struct tile_model *model, struct fragment *scratch, uint64_t *rank_ps,
+                   struct layout_choice *out);
+
 #endif

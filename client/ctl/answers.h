@@ -15,9 +15,11 @@
 struct answers {
     int (*status)(struct ctl *ctl, Ballast__V1__StatusResponse **out);
     int (*queues)(struct ctl *ctl, bool documents, Ballast__V1__QueuesResponse **out);
-    /* The whole plan of a step, all pages; `details`: with fragments and pools. From local.c steps
-     * can be asked for in rising order only. -ENOENT after the end of the data. */
-    int (*plan)(struct ctl *ctl, uint64_t step, bool details, Ballast__V1__PlanResponse **out);
+    /* The whole plan of a step, all pages, with fragments, and with the tiles and transfers of its
+     * pools. From local.c steps can be asked for in rising order only. -ENOENT after the end of the
+     * data. */
+    int (*plan)(struct ctl *ctl, uint64_t step, bool fragments, bool pools,
+                Ballast__V1__PlanResponse **out);
     int (*delays)(struct ctl *ctl, Ballast__V1__DelaysResponse **out);
     int (*corpus)(struct ctl *ctl, Ballast__V1__CorpusResponse **out);
     int (*config)(struct ctl *ctl, Ballast__V1__ConfigResponse **out);

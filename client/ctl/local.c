@@ -176,7 +176,7 @@ static int local_now(struct ctl *ctl) {
     return rc < 0 ? rc : local_seek(ctl, ctl->local->summary.steps_end);
 }
 
-static int local_plan(struct ctl *ctl, uint64_t step, bool details,
+static int local_plan(struct ctl *ctl, uint64_t step, bool fragments, bool pools,
                       Ballast__V1__PlanResponse **out) {
     int rc = local_get(ctl);
     if (rc == 0) {
@@ -198,8 +198,8 @@ static int local_plan(struct ctl *ctl, uint64_t step, bool details,
         return no_memory(ctl);
     }
     response->plan = message_step_plan(&ctl->arena, local->plan, 0, local->plan->micro_batch_count,
-                                       details);
-    if (response->plan == NULL) {
+                                       fragments);
+    if (response->plan == NULL || !message_pools(&ctl->arena, local->plan, pools, response->plan)) {
         return no_memory(ctl);
     }
     *out = response;

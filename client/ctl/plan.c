@@ -1,6 +1,7 @@
 /* plan: one step's micro-batches, or a row for each of many steps and what they come to. */
 #include "client/ctl/answers.h"
 #include "client/ctl/json.h"
+#include "client/ctl/plan_pools.h"
 #include "client/ctl/print.h"
 #include "client/ctl/summary.h"
 #include "client/ctl/table.h"
@@ -18,6 +19,7 @@ enum { OPTION_STEP = 500, OPTION_STEPS };
 struct plan_arguments {
     struct ctl *ctl;
     bool fragments;
+    bool workers;
     bool given; /* a step or a range */
     bool many;  /* a range: rows instead of micro-batches */
     uint64_t first;
@@ -63,6 +65,9 @@ static error_t plan_parse(int key, char *arg, struct argp_state *state) {
     case 'f':
         arguments->fragments = true;
         return 0;
+    case 'w':
+        arguments->workers = true;
+        return 0;
     case OPTION_STEP:
     case ARGP_KEY_ARG:
         step_parse(arguments, arg, state);
@@ -84,6 +89,7 @@ static const struct argp_option plan_options[] = {
     {"step", OPTION_STEP, "N", 0, "The step, instead of STEP", 0},
     {"steps", OPTION_STEPS, "A..B", 0, "A row for each step from A to B, then a summary", 0},
     {"fragments", 'f', NULL, 0, "List what each context-parallel rank computes too", 0},
+    {"workers", 'w', NULL, 0, "List the workers of its pools, however many they are", 0},
     {0},
 };
 
@@ -250,7 +256,8 @@ static void print_fragments(const Ballast__V1__StepPlan *plan) {
 static int plan_one(struct ctl *ctl, const struct answers *answers,
                     const struct plan_arguments *arguments) {
     Ballast__V1__PlanResponse *response;
-    int rc = answers->plan(ctl, arguments->first, arguments->fragments || ctl->json, &response);
+    int rc = answers->plan(ctl, arguments->first, arguments->fragments || ctl->json, true,
+                           &response);
     if (rc < 0) {
         return rc;
     }
@@ -261,6 +268,9 @@ static int plan_one(struct ctl *ctl, const struct answers *answers,
     print_head(response->plan);
     putchar('\n');
     print_micro_batches(response->plan);
+    if (!plan_pools_print(response->plan, arguments->workers)) {
+        return error_set(&ctl->error, -ENOMEM, "no memory for the pools' workers");
+    }
     if (arguments->fragments) {
         putchar('\n');
         print_fragments(response->plan);
@@ -365,7 +375,7 @@ static int plan_rows(struct ctl *ctl, const struct answers *answers,
     for (uint64_t step = arguments->first; rc == 0 && step <= arguments->last; step++) {
         Ballast__V1__PlanResponse *response;
         arena_reset(&ctl->arena);
-        rc = answers->plan(ctl, step, arguments->fragments, &response);
+        rc = answers->plan(ctl, step, arguments->fragments, arguments->fragments, &response);
         if (rc == 0) {
             figures_take(&figures[count++], response->plan);
             rows_add(&rows, response->plan);

@@ -68,12 +68,12 @@ int remote_drain(struct ctl *ctl, Ballast__V1__DrainResponse **out) {
                        (ProtobufCMessage **)out);
 }
 
-static int plan_page(struct ctl *ctl, uint64_t step, bool details, uint32_t first,
+static int plan_page(struct ctl *ctl, uint64_t step, bool fragments, bool pools, uint32_t first,
                      Ballast__V1__PlanResponse **out) {
     Ballast__V1__PlanRequest request = BALLAST__V1__PLAN_REQUEST__INIT;
     request.step = step;
-    request.fragments = details;
-    request.pools = details;
+    request.fragments = fragments;
+    request.pools = pools;
     request.first = first;
     int rc = remote_call(ctl, "Plan", &request.base, &ballast__v1__plan_response__descriptor,
                          (ProtobufCMessage **)out);
@@ -101,16 +101,16 @@ static int plan_append(struct ctl *ctl, Ballast__V1__StepPlan *plan,
     return 0;
 }
 
-static int remote_plan(struct ctl *ctl, uint64_t step, bool details,
+static int remote_plan(struct ctl *ctl, uint64_t step, bool fragments, bool pools,
                        Ballast__V1__PlanResponse **out) {
     Ballast__V1__PlanResponse *whole;
-    int rc = plan_page(ctl, step, details, 0, &whole);
+    int rc = plan_page(ctl, step, fragments, pools, 0, &whole);
     if (rc < 0) {
         return rc;
     }
     while (whole->next != 0) {
         Ballast__V1__PlanResponse *page;
-        rc = plan_page(ctl, step, details, whole->next, &page);
+        rc = plan_page(ctl, step, fragments, pools, whole->next, &page);
         if (rc == 0 && page->next != 0 && page->next <= whole->next) {
             rc = error_set(&ctl->error, -EPROTO, "the daemon's pages of step %llu go backwards",
                            (unsigned long long)step);

@@ -35,6 +35,7 @@ struct literal {
     uint32_t taken[BINS_MAX][ITEMS_MAX]; /* tokens of an item in a bin */
     uint64_t tokens[BINS_MAX];
     uint32_t longest[BINS_MAX]; /* the item that began it */
+    uint32_t turns[ITEMS_MAX];  /* items in the order of placing */
 };
 
 static void literal_put(struct literal *literal, uint32_t item, uint32_t bin, uint64_t length) {
@@ -43,13 +44,19 @@ static void literal_put(struct literal *literal, uint32_t item, uint32_t bin, ui
     literal->tokens[bin] += length;
 }
 
-/* The fullest bin that holds the item whole, else bit by bit the emptiest. */
+/* An empty bin if items run short, else the fullest bin that holds the item whole, else bit by bit
+ * the emptiest. */
 static void literal_place(struct literal *literal, const struct best_fit_input *input,
-                          uint32_t item) {
+                          uint32_t item, uint32_t items_left) {
     uint64_t left = input->lengths[item];
     uint32_t best = UINT32_MAX;
+    uint32_t empty = 0;
+    for (uint32_t bin = 0; bin < input->bins; bin++) {
+        empty += literal->tokens[bin] == 0;
+    }
     for (uint32_t bin = 0; bin < input->bins; bin++) {
         if (literal->tokens[bin] + left <= input->window &&
+            (literal->tokens[bin] == 0 || items_left > empty) &&
             (best == UINT32_MAX || literal->tokens[bin] > literal->tokens[best])) {
             best = bin;
         }
@@ -83,7 +90,8 @@ static void literal_pack(struct literal *literal, const struct best_fit_input *i
             }
         }
         placed[longest] = true;
-        literal_place(literal, input, longest);
+        literal->turns[turn] = longest;
+        literal_place(literal, input, longest, input->items - turn);
     }
 }
 
@@ -115,7 +123,8 @@ static void assert_literal(const struct best_fit_input *input) {
     literal_ranks(&literal, input->bins, order);
     for (uint32_t rank = 0; rank < input->bins; rank++) {
         assert_int_equal(packing.tokens[rank], literal.tokens[order[rank]]);
-        for (uint32_t item = 0; item < input->items; item++) {
+        for (uint32_t turn = 0; turn < input->items; turn++) {
+            uint32_t item = literal.turns[turn];
             uint32_t length = literal.taken[order[rank]][item];
             if (length > 0) {
                 assert_true(at < packing.count);

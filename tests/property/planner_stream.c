@@ -3,6 +3,7 @@
  * alone. */
 #include "planner/balance.h"
 #include "planner_world.h"
+#include "pool_world.h"
 #include "splitmix.h"
 
 #include <setjmp.h>
@@ -127,7 +128,7 @@ static void check_row_order(const struct world *world, const struct step_plan *p
     const struct document *documents = &plan->documents[micro_batch->document_begin];
     for (uint32_t i = 1; i < micro_batch->document_count; i++) {
         bool later = documents[i].stream_index > documents[i - 1].stream_index;
-        if (world->options.policy == POLICY_PLAIN ||
+        if (world->options.policy == POLICY_PLAIN || world->options.pools.size > 0 ||
             documents[i].length == documents[i - 1].length) {
             WORLD_CHECK(world, later);
         } else {
@@ -149,7 +150,8 @@ static void check_shards(const struct world *world, const struct step_plan *plan
     for (uint32_t rank = 0; rank < plan->cp; rank++) {
         const struct rank_shard *shard = &plan->shards[micro_batch->shard_begin + rank];
         WORLD_CHECK(world, shard->rows * plan->cp == micro_batch->tokens + micro_batch->pad_tokens);
-        WORLD_CHECK(world, shard->kv_rows_in == (plan->cp - 1) * shard->rows);
+        uint64_t kv_rows_in = plan->pool_count > 0 ? 0 : (plan->cp - 1) * shard->rows;
+        WORLD_CHECK(world, shard->kv_rows_in == kv_rows_in);
         uint64_t own = shard->pad_rows;
         for (uint32_t i = 0; i < shard->fragment_count; i++) {
             struct fragment fragment = plan->fragments[shard->fragment_begin + i];
@@ -173,8 +175,99 @@ static void check_shards(const struct world *world, const struct step_plan *plan
     uint32_t stage_layers = (layers + plan->pp - 1) / plan->pp;
     WORLD_CHECK(world, pairs == 0 && pad_rows == micro_batch->pad_tokens);
     WORLD_CHECK(world, micro_batch->attention_ns == slowest_ns * stage_layers);
-    WORLD_CHECK(world, (world->options.layouts.allowed & 1u << micro_batch->choice.layout) != 0 ||
-                           plan->cp == 1);
+    if (plan->pool_count > 0) {
+        WORLD_CHECK(world, micro_batch->choice.layout == LAYOUT_CONTIGUOUS);
+        WORLD_CHECK(world, micro_batch->exchange == EXCHANGE_NONE);
+    } else {
+        WORLD_CHECK(world, plan->cp == 1 || (world->options.layouts.allowed &
+                                             1u << micro_batch->choice.layout) != 0);
+    }
+}
+
+/* Homes are where the fragments are. */
+static uint32_t pool_homes(const struct step_plan *plan, const struct micro_batch *micro_batch,
+                           uint32_t first_worker, struct pool_run *runs) {
+    uint32_t count = 0;
+    uint32_t row = 0;
+    for (uint32_t rank = 0; rank < plan->cp; rank++) {
+        const struct rank_shard *shard = &plan->shards[micro_batch->shard_begin + rank];
+        uint32_t rows = (uint32_t)(shard->rows - shard->pad_rows);
+        if (rows > 0) {
+            runs[count++] = (struct pool_run){row, rows, first_worker + rank};
+        }
+        row += rows;
+    }
+    return count;
+}
+
+/* The sequences of a pool as the plan's micro-batches have them. */
+static void pool_sequences(const struct world *world, const struct step_plan *plan,
+                           const struct plan_pool *pool, struct pool_world *made,
+                           struct pool_sequence *sequences) {
+    static uint32_t lengths[4096];
+    static struct pool_run runs[64];
+    uint32_t document = 0;
+    for (uint32_t i = 0; i < plan->pool_shape.sequences; i++) {
+        const struct micro_batch *micro_batch = step_plan_micro_batch(plan, pool->dp_begin + i,
+                                                                      pool->ga_index);
+        WORLD_CHECK(world, micro_batch != NULL);
+        WORLD_CHECK(world, step_plan_pool(plan, pool->dp_begin + i, pool->ga_index) == pool);
+        sequences[i] = (struct pool_sequence){
+            .lengths = lengths + document,
+            .documents = micro_batch->document_count,
+            .runs = runs + i * plan->cp,
+            .run_count = pool_homes(plan, micro_batch, i * plan->cp, runs + i * plan->cp),
+        };
+        made->rows[i] = (uint32_t)micro_batch->tokens;
+        for (uint32_t j = 0; j < micro_batch->document_count; j++) {
+            lengths[document++] = plan->documents[micro_batch->document_begin + j].length;
+        }
+    }
+}
+
+/* Executing what the plan says of a pool computes every pair once. */
+static void check_pool(const struct world *world, const struct step_plan *plan,
+                       const struct plan_pool *pool) {
+    static struct pool_sequence sequences[16];
+    static uint32_t rows[16];
+    static uint64_t loads[64];
+    static struct pool_link links[64];
+    const struct pool_shape *shape = &plan->pool_shape;
+    struct pool_world made = {
+        .pool = {*shape, sequences},
+        .tiles = {.pieces = plan->pieces + pool->piece_begin, .piece_count = pool->piece_count},
+        .rows = rows,
+        .workers = plan->tile_workers + (size_t)pool->piece_begin * shape->head_shards,
+        .loads = loads,
+        .links = links,
+        .transfers = plan->transfers + pool->transfer_begin,
+        .transfer_count = pool->transfer_count,
+    };
+    uint64_t load_max = 0;
+    uint64_t load_sum = 0;
+    pool_sequences(world, plan, pool, &made, sequences);
+    pool_world_sum(&made);
+    for (uint32_t w = 0; w < pool_workers(shape); w++) {
+        load_max = loads[w] > load_max ? loads[w] : load_max;
+        load_sum += loads[w];
+    }
+    const char *fault = pool_world_fault(&made, true);
+    if (fault != NULL) {
+        world_fail(world, fault, __FILE__, __LINE__);
+    }
+    WORLD_CHECK(world, pool->load_max == load_max);
+    WORLD_CHECK(world, pool->load_mean == load_sum / pool_workers(shape));
+}
+
+static void check_pool_count(const struct world *world, const struct step_plan *plan) {
+    uint32_t size = world->options.pools.size;
+    WORLD_CHECK(world, plan->pool_count == (size > 0 ? plan->micro_batch_count / size : 0));
+    for (uint32_t i = 1; i < plan->pool_count; i++) {
+        const struct plan_pool *a = &plan->pools[i - 1];
+        const struct plan_pool *b = &plan->pools[i];
+        WORLD_CHECK(world, a->ga_index < b->ga_index ||
+                               (a->ga_index == b->ga_index && a->dp_begin < b->dp_begin));
+    }
 }
 
 static void check_micro_batch(const struct world *world, const struct step_plan *plan,
@@ -280,8 +373,8 @@ static void check_full(const struct world *world, const struct step_plan *plan,
         empty = empty || plan->micro_batches[m].document_count == 0;
     }
     if (empty) {
-        bool few = world->options.policy == POLICY_PLAIN ||
-                   plan->document_count < plan->micro_batch_count;
+        bool cut = policy_cuts(world->options.policy) && plan_batches(&world->options) == 0;
+        bool few = cut || plan->document_count < plan->micro_batch_count;
         WORLD_CHECK(world, few && after->waiting_count == 0 && !stream_has_more(world, after));
     }
 }
@@ -360,7 +453,9 @@ static void check_step(const struct world *world, const struct plan_state *befor
     const struct plan_options *options = &world->options;
     uint32_t share = options->micro_batches / options->dp;
     WORLD_CHECK(world, plan->step == before->step);
-    WORLD_CHECK(world, strcmp(plan->policy, policy_name(options->policy)) == 0);
+    char name[POLICY_NAME_BYTES];
+    policy_pool_name(options->policy, options->pools.size, name);
+    WORLD_CHECK(world, strcmp(plan->policy, name) == 0);
     WORLD_CHECK(world, plan->micro_batch_count == options->micro_batches);
     WORLD_CHECK(world, 0 < plan->document_count);
     WORLD_CHECK(world, plan->document_count <= options->documents_max);
@@ -372,6 +467,10 @@ static void check_step(const struct world *world, const struct plan_state *befor
     uint8_t digest[PLAN_DIGEST_BYTES];
     step_plan_digest(plan, digest);
     WORLD_CHECK(world, memcmp(digest, plan->digest, sizeof digest) == 0);
+    for (uint32_t i = 0; i < plan->pool_count; i++) {
+        check_pool(world, plan, &plan->pools[i]);
+    }
+    check_pool_count(world, plan);
     check_full(world, plan, after);
     check_labels(world, plan);
     check_balance(world, plan, after);
@@ -506,6 +605,7 @@ static void every_token_is_delivered_exactly_once_in_plans_that_hold_together(vo
         run_world(seed, world_make);
         run_world(seed, world_make_level);
         run_world(seed, world_make_fixed);
+        run_world(seed, world_make_pool);
     }
 }
 

@@ -112,7 +112,7 @@ static void world_make_queues(struct plan_options *options, uint64_t *dice) {
     bands->age_max = splitmix_between(dice, 1, 8);
     bands->release = splitmix_between(dice, BANDS_RELEASE_ONCE, BANDS_RELEASE_ALL);
     if (splitmix_between(dice, 0, 1) == 0) {
-        uint32_t bins = 2 * policy_batches(options->policy) * options->micro_batches;
+        uint32_t bins = 2 * plan_batches(options) * options->micro_batches;
         options->documents_max = options->micro_batches + splitmix_between(dice, 0, 12);
         options->documents_max += bins;
         options->waiting_max = options->documents_max + splitmix_between(dice, 0, 12);
@@ -136,8 +136,22 @@ static void world_make_parameters(struct plan_options *options, uint64_t *dice) 
     level->fit_window = splitmix_between(dice, 1, 4);
 }
 
+/* Pools of any size that divides dp, of no more head shards than a tensor-parallel rank has. */
+static void world_make_pools(struct plan_options *options, uint64_t seed) {
+    uint64_t dice = ~seed;
+    options->pools = (struct pools_options){
+        .size = 1 + (options->dp - 1) * splitmix_between(&dice, 0, 1),
+        .look_ahead = splitmix_between(&dice, 0, 3),
+        .head_shards = splitmix_between(&dice, 0, 2),
+        .block_tokens = splitmix_between(&dice, 0, 20),
+        .swaps = splitmix_between(&dice, 0, 1) == 0,
+        .snake = splitmix_between(&dice, 0, 1) == 0,
+        .chain = splitmix_between(&dice, 0, 1) == 0,
+    };
+}
+
 /* `policy` in place of the one that the seed says, if it is not POLICY_PLAIN. */
-static void world_make_policy(struct world *world, uint64_t seed, enum policy policy) {
+static void world_make_policy(struct world *world, uint64_t seed, enum policy policy, bool pools) {
     uint64_t dice = seed;
     struct plan_options *options = &world->options;
     world->seed = seed;
@@ -154,6 +168,9 @@ static void world_make_policy(struct world *world, uint64_t seed, enum policy po
     options->loss_denominator = splitmix_between(&dice, LOSS_CONSTANT, LOSS_LABEL_TOKENS);
     options->layouts.allowed = splitmix_between(&dice, 1, 3) << LAYOUT_PER_SEQUENCE;
     options->model.cost_linear = splitmix_between(&dice, 0, 1) == 0 ? 0 : 8;
+    if (pools) {
+        world_make_pools(options, seed);
+    }
     world_make_lengths(options, &dice);
     world_make_queues(options, &dice);
     if (options->policy == POLICY_WLB_LEVEL) {
@@ -168,13 +185,19 @@ static void world_make_policy(struct world *world, uint64_t seed, enum policy po
 }
 
 void world_make(struct world *world, uint64_t seed) {
-    world_make_policy(world, seed, POLICY_PLAIN);
+    world_make_policy(world, seed, POLICY_PLAIN, false);
 }
 
 void world_make_level(struct world *world, uint64_t seed) {
-    world_make_policy(world, seed, POLICY_WLB_LEVEL);
+    world_make_policy(world, seed, POLICY_WLB_LEVEL, false);
 }
 
 void world_make_fixed(struct world *world, uint64_t seed) {
-    world_make_policy(world, seed, (enum policy)(POLICY_FIXED + 1 + seed % 8));
+    world_make_policy(world, seed, (enum policy)(POLICY_FIXED + 1 + seed % 8), false);
+}
+
+void world_make_pool(struct world *world, uint64_t seed) {
+    static const enum policy policies[] = {POLICY_POOL,      POLICY_WLB_NONE, POLICY_POOL,
+                                           POLICY_WLB_LEVEL, POLICY_POOL,     POLICY_WLB_BANDS};
+    world_make_policy(world, seed, policies[seed % 6], true);
 }

@@ -25,6 +25,9 @@ void world_make(struct world *world, uint64_t seed);
 void world_make_level(struct world *world, uint64_t seed);
 void world_make_fixed(struct world *world, uint64_t seed);
 
+/* Likewise with pool:P, its windows filled over 0 to 3 steps, and with wlb:...+pool:P. */
+void world_make_pool(struct world *world, uint64_t seed);
+
 /* Options of a small, valid job: wlb:none, one micro-batch of 64 tokens, no limit in sight. */
 struct plan_options world_options(void);
 

@@ -356,6 +356,19 @@ static void link_add(struct pool_link *links, const struct pool_transfer *t) {
     to->o_in += t->payload == POOL_O ? t->bytes : 0;
 }
 
+void pool_world_sum(struct pool_world *world) {
+    const struct pool_shape *shape = &world->pool.shape;
+    memset(world->loads, 0, pool_workers(shape) * sizeof *world->loads);
+    memset(world->links, 0, pool_workers(shape) * sizeof *world->links);
+    for (uint32_t tile = 0; tile < pool_tile_count(shape, &world->tiles); tile++) {
+        world->loads[world->workers[tile]] += world->tiles.pieces[tile / shape->head_shards].pairs *
+                                              pool_shard_heads(shape);
+    }
+    for (size_t i = 0; i < world->transfer_count; i++) {
+        link_add(world->links, &world->transfers[i]);
+    }
+}
+
 /* Links are the sums of transfers, and O is the mirror of Q in the same order. */
 static const char *lists_fault(const struct pool_world *world) {
     uint32_t workers = pool_workers(&world->pool.shape);

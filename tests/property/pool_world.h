@@ -28,6 +28,9 @@ void pool_world_deinit(struct pool_world *world);
 /* Makes the exchange of world->workers. */
 void pool_world_exchange(struct pool_world *world, const struct pool_exchange_options *options);
 
+/* Sums world->loads of the tiles and world->links of the transfers that it has. */
+void pool_world_sum(struct pool_world *world);
+
 /* Executes the exchange: takes transfers in order, computes every tile from nothing but what its
  * worker has, returns O, and sends gradients back along the reversed transfers. NULL when every
  * query row and head was computed once with all its keys, no row came twice or for nothing (with

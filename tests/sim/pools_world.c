@@ -35,17 +35,28 @@ static uint32_t draw(const struct distribution *distribution, uint64_t seed, uin
     return items;
 }
 
+/* By window, and in it in reading order, as a pool's micro-batches hold their documents. */
+static int piece_compare(const void *a, const void *b) {
+    const struct fixed_piece *x = a;
+    const struct fixed_piece *y = b;
+    if (x->bin != y->bin) {
+        return x->bin < y->bin ? -1 : 1;
+    }
+    return x->item < y->item ? -1 : x->item > y->item;
+}
+
 void windows_init(struct windows *windows, const char *name, uint64_t seed, uint32_t count) {
     const struct distribution *distribution = distribution_find(name);
     uint32_t *drawn;
     uint32_t window = distribution_window(distribution);
     uint32_t items = draw(distribution, seed, (uint64_t)count * window, &drawn);
-    uint32_t bins = count + count / 8 + 8;
+    uint32_t bins = count + 1;
     struct best_fit_input input = {drawn, items, bins, window};
     struct fixed_piece *pieces = allocate(pack_fixed_pieces_max(items, bins), sizeof *pieces);
     uint64_t *tokens = allocate(bins, sizeof *tokens);
     void *scratch = allocate(pack_best_fit_bytes(items, bins), 1);
     uint32_t placed = pack_best_fit(&input, scratch, pieces, tokens);
+    qsort(pieces, placed, sizeof *pieces, piece_compare);
     *windows = (struct windows){.window = window, .count = count};
     windows->lengths = allocate(placed, sizeof *windows->lengths);
     windows->begins = allocate(bins + 1, sizeof *windows->begins);

@@ -46,6 +46,16 @@ static void per_sequence_deals_chunk_r_and_its_mirror(void **state) {
     expect(LAYOUT_PER_SEQUENCE, &sequence, 2, 1, FRAGMENTS({0, 3, 2}, {1, 0, 4}));
 }
 
+/* The same twelve rows: aaaaab bbbb.. */
+static void contiguous_deals_equal_shards(void **state) {
+    (void)state;
+    const uint32_t lengths[] = {5, 5};
+    struct packed_sequence sequence = {lengths, 2, 10, 2};
+    expect(LAYOUT_CONTIGUOUS, &sequence, 2, 0, FRAGMENTS({0, 0, 5}, {1, 0, 1}));
+    expect(LAYOUT_CONTIGUOUS, &sequence, 2, 1, FRAGMENTS({1, 1, 4}));
+    expect(LAYOUT_CONTIGUOUS, &sequence, 1, 0, FRAGMENTS({0, 0, 5}, {1, 0, 5}));
+}
+
 static void per_sequence_joins_the_two_middle_chunks(void **state) {
     (void)state;
     const uint32_t lengths[] = {12};
@@ -109,6 +119,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layouts_have_names_that_parse_back),
         cmocka_unit_test(per_sequence_deals_chunk_r_and_its_mirror),
+        cmocka_unit_test(contiguous_deals_equal_shards),
         cmocka_unit_test(per_sequence_joins_the_two_middle_chunks),
         cmocka_unit_test(per_document_lengthens_columns_in_turn),
         cmocka_unit_test(per_document_wraps_the_run_of_longer_columns),
