@@ -374,7 +374,7 @@ def test_a_reload_of_a_broken_config_or_of_a_fixed_key_keeps_the_old_one_and_say
                 ("window = 2048", "window = 1024", "plan.window needs a restart to change from '2048' to '1024'"),
                 ("[daemon]\n", "[daemon]\nallow_uids = 4242\n[nonsense]\nx = 1\n[daemon]\n", "nonsense"),
                 ("[daemon]\n", "[limits]\ncredits = 4\n[daemon]\n", "limits.credits needs a restart"),
-                ("[plan]", "[dataset more]\npath = d\n[plan]", "datasets were added or removed")):
+                ("[plan]", "[dataset more]\npath = d\n[plan]", "datasets or sections were added or removed")):
             rewrite(world, old, new)
             warnings = reload(world, "the running config stays")
             assert len(warnings) == 1 and "the config was not reloaded: " in warnings[0] and said in warnings[0], warnings

@@ -58,11 +58,10 @@ def test_a_store_that_is_gone_or_cut_is_refused_with_what_to_do():
         os.rename(db + ".away", db)
         world.start()
         rank = world.rank(0, cp=0)
-        world.wait_for(lambda: len(rank.lines()) > 4, "the rank is served")
+        world.wait_for(lambda: len(rank.lines()) > 20, "some commits were acknowledged")
         world.kill()
         rank.process.kill()
-        wal = db + "-wal"
-        os.truncate(wal, os.path.getsize(wal) // 2)
+        os.truncate(db + "-wal", 4096)
         code, text = daemon_output(world)
         assert code == 65 and "has lost commits" in text and "restore" in text, (code, text)
 
