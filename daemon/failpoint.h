@@ -30,6 +30,7 @@
     X(replay, ERROR, "a step is about to be planned again for a rank further back")                \
     X(group_begin, ERROR, "a group of rows is about to be written")                                \
     X(group_commit, ERROR, "a group is written, not committed")                                    \
+    X(mark, NOTHING, "a group is durable, the mark does not count it yet")                         \
     X(group_durable, NOTHING, "a group is durable, nobody knows it yet")                           \
     X(checkpoint_before, ERROR, "the write-ahead log is about to be written back")                 \
     X(checkpoint_after, NOTHING, "the write-ahead log is written back")                            \

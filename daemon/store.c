@@ -1008,6 +1008,7 @@ static int group_count(struct store *store, struct error *error) {
     store->marked = true;
     store->dirty = true;
     store->mark.groups++;
+    (void)FAILPOINT(mark);
     int code = check_in_place(store, error);
     int moved = code == 0 ? state_dir_put_mark(&store->dir, &store->mark) : 0;
     if (moved < 0 && moved != -ENOSPC) {

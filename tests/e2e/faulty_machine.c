@@ -1,6 +1,7 @@
-/* faulty_machine: preloaded into the programs under test: syncs that fail and a wall clock that is
- * wrong, as the files `sync` (exists) and `clock` (seconds) in $BALLAST_TEST_MACHINE say at each
- * call. CLOCK_MONOTONIC stays right, as it does on a machine whose clock is set. */
+/* faulty_machine: preloaded into the programs under test: syncs that fail or are slow and a wall
+ * clock that is wrong, as the files `sync` (exists), `slow` (milliseconds) and `clock` (seconds) in
+ * $BALLAST_TEST_MACHINE say at each call. CLOCK_MONOTONIC stays right, as it does on a machine
+ * whose clock is set. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -32,6 +33,7 @@ static int machine_sync(long call, int fd) {
         errno = EIO;
         return -1;
     }
+    (void)usleep((useconds_t)(machine_file("slow", &fails) * 1000));
     return (int)syscall(call, fd);
 }
 

@@ -9,9 +9,9 @@ import time
 
 from faults import small_world
 from service import log
-from world import FULL, digests, in_order, main
+from world import BIN, FULL, digests, in_order, main
 
-PRELOAD = os.environ.get("BALLAST_FAULTY_MACHINE")
+PRELOAD = os.environ.get("BALLAST_FAULTY_MACHINE", os.path.join(BIN, "../tests/e2e/libfaulty_machine.so"))
 HOUR, YEAR = 3600, 365 * 86400
 
 
@@ -72,6 +72,25 @@ def test_a_sync_that_fails_ends_the_daemon_within_a_second_and_nothing_is_acknow
         assert status["committed_step"] >= min(acknowledged), (status["committed_step"], acknowledged)
         all_go_on(world, ranks)
         finish(ranks)
+        world.stop()
+
+
+def test_neither_planning_nor_serving_waits_for_the_disk():
+    with small_world(daemon={"ahead_steps": 16}) as world:
+        with faulty_machine(world) as folder:
+            world.start()
+        write(folder, "slow", "2000")
+        rank = world.rank(0, cp=0, commit_every=0)
+        started = time.monotonic()
+        world.wait_for(lambda: len(rank.lines()) >= 2 * 40, "40 steps are served", 10)
+        took = time.monotonic() - started
+        status = world.live("status")
+        print(f"      40 steps in {took:.2f} s with syncs of 2 s, durable {status['durable_step']}", flush=True)
+        assert took < 2 and status["durable_step"] < 40
+        os.unlink(os.path.join(folder, "slow"))
+        world.wait_for(lambda: world.live("status")["durable_step"] > 40, "the disk has caught up", 10)
+        rank.process.send_signal(signal.SIGTERM)
+        in_order(rank.finish(), 2)
         world.stop()
 
 

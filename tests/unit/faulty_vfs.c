@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define SECTOR 512
+
 struct faulty faulty;
 
 static sqlite3_vfs vfs;
@@ -112,6 +114,19 @@ static int faulty_read(sqlite3_file *file, void *out, int count, sqlite3_int64 o
     return there == count ? SQLITE_OK : SQLITE_IOERR_SHORT_READ;
 }
 
+/* How much of a write reaches the disk by itself: none, some sectors of it, all. */
+static int sectors_written(int count) {
+    switch (store_world_random(&faulty.lossy_seed) % 4) {
+    case 0:
+        return count;
+    case 1:
+        return (int)(store_world_random(&faulty.lossy_seed) % ((unsigned)count / SECTOR + 1)) *
+               SECTOR;
+    default:
+        return 0;
+    }
+}
+
 static int faulty_write(sqlite3_file *file, const void *bytes, int count, sqlite3_int64 offset) {
     struct image *image = image_of(file);
     sqlite3_file *real = under_file(file);
@@ -122,13 +137,17 @@ static int faulty_write(sqlite3_file *file, const void *bytes, int count, sqlite
     if (image != NULL) {
         image_reserve(image, offset + count);
         memcpy(image->bytes + offset, bytes, (size_t)count);
-        if (store_world_random(&faulty.lossy_seed) % 2 == 0) {
+        int written = sectors_written(count);
+        if (written < count) {
             image->unsynced = realloc(image->unsynced,
                                       (image->unsynced_count + 1) * sizeof image->unsynced[0]);
             assert(image->unsynced != NULL);
             image->unsynced[image->unsynced_count++] = (struct extent){offset, count};
-            return SQLITE_OK;
+            count = written;
         }
+    }
+    if (count == 0) {
+        return SQLITE_OK;
     }
     return real->pMethods->xWrite(real, bytes, count, offset);
 }

@@ -1,6 +1,6 @@
 /* faulty_vfs: SQLite's files with faults: the Nth operation fails, the process dies at the Nth, or
  * writes that were not synced are lost when it dies (each by a coin, so that any subset of them may
- * have reached the disk in any order). Installed as SQLite's default for the whole process. */
+ * have reached the disk in any order, and some of them torn between two sectors). Installed as SQLite's default for the whole process. */
 #ifndef BALLAST_TESTS_FAULTY_VFS_H
 #define BALLAST_TESTS_FAULTY_VFS_H
 
