@@ -36,6 +36,11 @@ const struct answers *answers_choose(struct ctl *ctl, bool config_answers);
 
 /* Only a daemon can do it. */
 int remote_drain(struct ctl *ctl, Ballast__V1__DrainResponse **out);
+int remote_seek(struct ctl *ctl, uint64_t step, uint64_t generation,
+                Ballast__V1__SeekResponse **out);
+int remote_export(struct ctl *ctl, uint64_t step, Ballast__V1__ExportResponse **out);
+int remote_import(struct ctl *ctl, const uint8_t *state, size_t bytes, uint64_t generation,
+                  Ballast__V1__ImportResponse **out);
 
 /* Ends the connection; closes config, corpus and store. Idempotent. */
 void remote_close(struct ctl *ctl);

@@ -308,6 +308,8 @@ static void status_fill(struct ctl *ctl, Ballast__V1__StatusResponse *status) {
     status->committed_step = local->summary.committed_step;
     status->durable_step = local->summary.steps_end;
     status->generation = local->summary.generation;
+    status->generation_step = local->summary.generation_step;
+    status->generation_by = local->summary.generation_by;
     status->profile = (char *)stream_model(&local->stream)->name;
     status->state = "stopped";
     status->ranks_expected = config->replicas_local_count * plan->pp * plan->cp * plan->tp;

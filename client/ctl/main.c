@@ -44,6 +44,16 @@ static const struct command commands[] = {
      "  ballastctl drain\n"
      "  ballastctl health                          draining, finished\n",
      ctl_drain},
+    {"seek", "take the whole job to another step, back or on",
+     "  ballastctl seek 1200\n"
+     "  ballastctl seek 1200 --timeout 10m         far from any stored step\n",
+     ctl_seek},
+    {"state", "checkpoints: export, import, show, diff",
+     "  ballastctl state export step1200.state --step 1200\n"
+     "  ballastctl state show step1200.state\n"
+     "  ballastctl state diff step1200.state other.state\n"
+     "  ballastctl state import step1200.state     on a node that has lost its own\n",
+     ctl_state},
     {"import", "a tree of text files to a Megatron dataset of byte tokens",
      "  ballastctl import /usr/share/doc/perl data/perl --suffixes pod,txt\n"
      "  ballastctl import /usr/share/man data/man --gz\n",

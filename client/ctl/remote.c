@@ -19,16 +19,27 @@ static int remote_connect(struct ctl *ctl) {
     return rc;
 }
 
-static int remote_call(struct ctl *ctl, const char *method, const ProtobufCMessage *request,
-                       const ProtobufCMessageDescriptor *type, ProtobufCMessage **response) {
+static int remote_call_of(struct ctl *ctl, const char *service, const char *method,
+                          const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
+                          ProtobufCMessage **response) {
     int rc = ctl->channel == NULL ? remote_connect(ctl) : 0;
     if (rc < 0) {
         return rc;
     }
-    rc = call_unary(ctl->channel, "ballast.v1.Admin", method, request, type, &ctl->arena, response,
+    rc = call_unary(ctl->channel, service, method, request, type, &ctl->arena, response,
                     ctl->timeout_ms, &ctl->error);
     bool gone = rc == -EPIPE || rc == -ECONNRESET;
     return gone ? -ECONNREFUSED : rc;
+}
+
+static int remote_call(struct ctl *ctl, const char *method, const ProtobufCMessage *request,
+                       const ProtobufCMessageDescriptor *type, ProtobufCMessage **response) {
+    return remote_call_of(ctl, "ballast.v1.Admin", method, request, type, response);
+}
+
+static int remote_call_loader(struct ctl *ctl, const char *method, const ProtobufCMessage *request,
+                              const ProtobufCMessageDescriptor *type, ProtobufCMessage **response) {
+    return remote_call_of(ctl, "ballast.v1.Loader", method, request, type, response);
 }
 
 static int remote_status(struct ctl *ctl, Ballast__V1__StatusResponse **out) {
@@ -66,6 +77,31 @@ int remote_drain(struct ctl *ctl, Ballast__V1__DrainResponse **out) {
     Ballast__V1__DrainRequest request = BALLAST__V1__DRAIN_REQUEST__INIT;
     return remote_call(ctl, "Drain", &request.base, &ballast__v1__drain_response__descriptor,
                        (ProtobufCMessage **)out);
+}
+
+int remote_seek(struct ctl *ctl, uint64_t step, uint64_t generation,
+                Ballast__V1__SeekResponse **out) {
+    Ballast__V1__SeekRequest request = BALLAST__V1__SEEK_REQUEST__INIT;
+    request.step = step;
+    request.generation = generation;
+    return remote_call_loader(ctl, "Seek", &request.base, &ballast__v1__seek_response__descriptor,
+                              (ProtobufCMessage **)out);
+}
+
+int remote_export(struct ctl *ctl, uint64_t step, Ballast__V1__ExportResponse **out) {
+    Ballast__V1__ExportRequest request = BALLAST__V1__EXPORT_REQUEST__INIT;
+    request.step = step;
+    return remote_call_loader(ctl, "Export", &request.base,
+                              &ballast__v1__export_response__descriptor, (ProtobufCMessage **)out);
+}
+
+int remote_import(struct ctl *ctl, const uint8_t *state, size_t bytes, uint64_t generation,
+                  Ballast__V1__ImportResponse **out) {
+    Ballast__V1__ImportRequest request = BALLAST__V1__IMPORT_REQUEST__INIT;
+    request.state = (ProtobufCBinaryData){bytes, (uint8_t *)state};
+    request.generation = generation;
+    return remote_call_loader(ctl, "Import", &request.base,
+                              &ballast__v1__import_response__descriptor, (ProtobufCMessage **)out);
 }
 
 static int plan_page(struct ctl *ctl, uint64_t step, bool fragments, bool pools, uint32_t first,

@@ -29,6 +29,14 @@ static void print_daemon(const Ballast__V1__StatusResponse *status) {
            status->io_backend[0] != '\0' ? status->io_backend : "-");
     printf("steps    next %" PRIu64 ", committed %" PRIu64 ", durable %" PRIu64 "\n",
            status->next_step, status->committed_step, status->durable_step);
+    if (status->seeking != NULL) {
+        printf("seeking  step %" PRIu64 ", at step %" PRIu64 ", for %s\n", status->seeking->step,
+               status->seeking->at, status->seeking->by);
+    }
+    if (status->generation > 0) {
+        printf("rewound  to step %" PRIu64 " by %s\n", status->generation_step,
+               status->generation_by);
+    }
     printf("ranks    %zu connected of %u\n", ranks_connected(status), status->ranks_expected);
     if (status->balance != NULL) {
         print_balance(status->balance);
@@ -118,6 +126,12 @@ int ctl_health(struct ctl *ctl, int argc, char **argv) {
     if (strcmp(status->state, "warming") == 0) {
         return error_set(&ctl->error, -ECONNREFUSED,
                          "the daemon is warming up: it opens its corpus or replays; ask again");
+    }
+    if (status->seeking != NULL) {
+        return error_set(&ctl->error, -ECONNREFUSED,
+                         "the daemon is on its way to step %" PRIu64 ", at step %" PRIu64
+                         ": %s sought it; ask again",
+                         status->seeking->step, status->seeking->at, status->seeking->by);
     }
     if (ctl->json) {
         print_message(&status->base);
