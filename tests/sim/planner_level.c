@@ -74,7 +74,8 @@ static bool cell_check(const struct cell *cell, enum level_preset preset) {
 static void check_cells(enum level_preset preset) {
     uint32_t broken = 0;
     for (uint32_t i = 0; i < CELLS; i++) {
-        broken += !cell_check(&cells[i], preset);
+        bool quick = cells[i].bins < 64 || cells[i].room_percent == 125;
+        broken += (quick || cells_in_full()) && !cell_check(&cells[i], preset);
     }
     assert_int_equal(broken, 0);
 }
