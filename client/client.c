@@ -198,6 +198,9 @@ static int client_connect(struct ballast *client, int64_t deadline_ns) {
             return code;
         }
         code = client_open_stream(client, &failure);
+        if (code == -ESTALE) { /* a seek goes over this connection */
+            return error_set(&client->error, code, "%s", failure.text);
+        }
         if (code < 0) {
             code = client_failed(client, code, &failure);
         }

@@ -183,10 +183,10 @@ static int agree_compare(struct ballast *client, const struct agree_record *all,
     agree_odd(all, ranks, majority, odd, sizeof odd);
     agree_describe(&all[first_odd], theirs);
     agree_describe(&all[majority], ours);
-    return error_set(&client->error, -EBADMSG,
-                     "rank %s of %u differ%s from the %s: rank %u has %s, rank %u %s", odd, ranks,
-                     ranks - count == 1 ? "s" : "", 2 * count > ranks ? "majority" : "most",
-                     first_odd, theirs, majority, ours);
+    return error_set(
+        &client->error, -EBADMSG, "rank %s of %u differ%s from %s: rank %u has %s, rank %u %s", odd,
+        ranks, ranks - count == 1 ? "s" : "", 2 * count > ranks ? "the majority" : "most others",
+        first_odd, theirs, majority, ours);
 }
 
 int ballast_agree(struct ballast *client, uint32_t ranks,

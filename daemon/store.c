@@ -63,6 +63,7 @@ enum statement {
     STATEMENT_GET_STEP,
     STATEMENT_LAST_STEP,
     STATEMENT_ROWS_END,
+    STATEMENT_PRUNE_END,
     STATEMENT_PRUNE,
     STATEMENT_FORGET,
     STATEMENT_PRUNE_EXPORTS,
@@ -84,9 +85,9 @@ static const char *const statement_texts[STATEMENT_COUNT] = {
     [STATEMENT_ROWS_END] = "SELECT step FROM steps AS here WHERE step >= ?1 AND EXISTS "
                            "(SELECT 1 FROM steps WHERE step = ?1) AND NOT EXISTS "
                            "(SELECT 1 FROM steps WHERE step = here.step + 1) ORDER BY step LIMIT 1",
-    [STATEMENT_PRUNE] =
-        "DELETE FROM steps WHERE step < (SELECT max(step) FROM steps WHERE step <= ?) "
-        "AND step NOT IN (SELECT value FROM meta WHERE key GLOB '" EXPORT_KEY "*')",
+    [STATEMENT_PRUNE_END] = "SELECT max(step) FROM steps WHERE step <= ?",
+    [STATEMENT_PRUNE] = "DELETE FROM steps WHERE step >= ? AND step < ? AND NOT EXISTS "
+                        "(SELECT 1 FROM meta WHERE key = '" EXPORT_KEY "' || step)",
     [STATEMENT_PRUNE_EXPORTS] = "DELETE FROM meta WHERE key GLOB '" EXPORT_KEY
                                 "*' AND value NOT IN (SELECT value FROM "
                                 "meta WHERE key GLOB '" EXPORT_KEY
@@ -108,8 +109,9 @@ struct store {
     uint64_t fork;          /* first step from which the job's history is another than the stored */
     int finished;           /* not 0: the error that ended the store */
     uint64_t page_bytes;
-    uint64_t wal_pages; /* not written back */
-    uint8_t *state;     /* of the last store_get_step */
+    uint64_t wal_pages;  /* not written back */
+    int64_t prune_begin; /* rows before it stay: they are of exported steps */
+    uint8_t *state;      /* of the last store_get_step */
     size_t state_capacity;
 };
 
@@ -906,6 +908,9 @@ int store_put_step(struct store *store, const struct store_step *step, struct er
     sqlite3_stmt *statement = store->statements[STATEMENT_PUT_STEP];
     int i = 0;
     assert(store->grouping && step->step <= INT64_MAX && step->state_bytes > 0);
+    if ((int64_t)step->step < store->prune_begin) {
+        store->prune_begin = (int64_t)step->step;
+    }
     (void)sqlite3_bind_int64(statement, ++i, (int64_t)step->step);
     (void)sqlite3_bind_blob64(statement, ++i, step->state, step->state_bytes, SQLITE_STATIC);
     (void)sqlite3_bind_blob(statement, ++i, step->digest, sizeof step->digest, SQLITE_STATIC);
@@ -965,14 +970,28 @@ int store_put_export(struct store *store, uint64_t step, uint32_t retained, stru
     if (code == 0) {
         (void)sqlite3_bind_int64(store->statements[STATEMENT_PRUNE_EXPORTS], 1, retained);
         code = store_run(store, STATEMENT_PRUNE_EXPORTS, "prune", error);
+        store->prune_begin = sqlite3_changes(store->db) > 0 ? 0 : store->prune_begin;
     }
     return group_end(store, code);
 }
 
+/* Before prune_begin there are rows of exported steps alone, which need not be looked at again. */
 int store_prune(struct store *store, uint64_t oldest_step_kept, struct error *error) {
+    sqlite3_stmt *find = store->statements[STATEMENT_PRUNE_END];
+    sqlite3_stmt *prune = store->statements[STATEMENT_PRUNE];
     assert(store->grouping && oldest_step_kept <= INT64_MAX);
-    (void)sqlite3_bind_int64(store->statements[STATEMENT_PRUNE], 1, (int64_t)oldest_step_kept);
-    return group_end(store, store_run(store, STATEMENT_PRUNE, "prune", error));
+    (void)sqlite3_bind_int64(find, 1, (int64_t)oldest_step_kept);
+    int result = sqlite3_step(find);
+    int64_t end = result == SQLITE_ROW ? sqlite3_column_int64(find, 0) : 0;
+    (void)sqlite3_reset(find);
+    if (result != SQLITE_ROW) {
+        return group_end(store, store_failed(store, result, "prune", error));
+    }
+    (void)sqlite3_bind_int64(prune, 1, store->prune_begin);
+    (void)sqlite3_bind_int64(prune, 2, end);
+    int code = store_run(store, STATEMENT_PRUNE, "prune", error);
+    store->prune_begin = code == 0 && end > store->prune_begin ? end : store->prune_begin;
+    return group_end(store, code);
 }
 
 /* Whether the file that was written is still the one that the next start will find. */
@@ -1054,6 +1073,7 @@ void store_rollback(struct store *store) {
     if (store->grouping) {
         store_rows_forget(&store->rows);
     }
+    store->prune_begin = 0;
     store->grouping = false;
 }
 

@@ -10,7 +10,10 @@ import signal
 import subprocess
 import time
 
+import numpy
+
 from determinism import ALL, MICRO_BATCHES, reference, world_with_corpus
+from faults import Raw
 from world import BIN, BIN_ASAN, FULL, Skip, World, digests, in_order, main, synthetic_documents, write_corpus
 
 SOLO = {"dp": 1, "cp": 1, "tp": 1}
@@ -209,6 +212,170 @@ def test_killed_at_the_points_of_a_seek_it_is_the_old_generation_or_the_new_one(
             lines, = run(world, 1)
             expect(lines, after["committed_step"], after["committed_step"])
             world.kill()
+
+
+class Caller:
+    """A client that calls without being a rank, and measures."""
+
+    def __init__(self, world):
+        self.raw = Raw(world.socket)
+
+    def send(self, method, payload):
+        stream = self.raw.stream
+        self.raw.stream += 2
+        self.raw.frame(stream, 1, 1, Raw.field(1, b"ballast.v1.Loader") + Raw.field(2, method) + Raw.field(3, payload))
+
+    def call(self, method, number):
+        """(seconds, bytes of the answer) of a call whose first field is a number."""
+        varint = b""
+        while number >= 128:
+            varint, number = varint + bytes([number & 127 | 128]), number >> 7
+        started = time.monotonic()
+        self.send(method, b"\x08" + varint + bytes([number]))
+        answer = self.raw.receive()
+        elapsed = time.monotonic() - started
+        assert answer is not None and answer[1] == 2 and answer[3][:1] != b"\x0a", answer
+        return elapsed, len(answer[3])
+
+
+def percentiles(seconds):
+    ordered = sorted(seconds)
+    return ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
+
+
+def test_a_seek_takes_20_ms_and_an_export_2_ms_with_1000_documents_waiting():
+    with World() as world:
+        prefix = os.path.join(world.dir, "d")
+        rng = numpy.random.default_rng(3)
+        write_corpus(prefix, [numpy.zeros(n, int) for n in numpy.clip(rng.lognormal(5.5, 1.6, 60000), 1, 4096)
+                              .astype(int)])
+        world.config([("d", prefix, 1)], {
+            "plan": {"window": 4096, "micro_batches": 1024, "policy": "wlb:bands", "tokens_max": "2w"},
+            "daemon": {"ahead_steps": 2}, "slab": {"slots": 64}})
+        world.start()
+        world.rank(steps=25, parts="plan").finish(100)
+        world.wait_for(lambda: world.live("status")["committed_step"] >= 25, "all is committed")
+        waiting = sum(q["documents"] for q in world.live("queues")["queues"])
+        caller = Caller(world)
+        seeks = [caller.call(b"Seek", random.Random(i).randrange(25))[0] for i in range(60)]
+        caller.call(b"Seek", 20)
+        exports = [caller.call(b"Export", 5 + i % 15) for i in range(60)]
+        seek, seek_worst = percentiles(seeks)
+        export, export_worst = percentiles([e for e, _ in exports])
+        largest = max(n for _, n in exports)
+        print(f"      {waiting} documents wait: Seek p50 {seek * 1e3:.1f} ms, p99 {seek_worst * 1e3:.1f} ms; "
+              f"Export p50 {export * 1e3:.2f} ms, p99 {export_worst * 1e3:.2f} ms, at most {largest} bytes", flush=True)
+        assert waiting >= 900, waiting
+        assert seek <= 0.020 and export <= 0.002 and largest < 65536
+        world.stop()
+
+
+def test_a_far_seek_says_how_far_it_is_and_is_given_up_with_its_caller():
+    with World() as world:
+        prefix = os.path.join(world.dir, "d")
+        write_corpus(prefix, synthetic_documents(4, 3000, 3000))
+        world.config([("d", prefix, 1)], {"plan": {"window": 2048, "micro_batches": 64}})
+        world.start()
+        world.rank(steps=3).finish(30)
+        caller = Caller(world)
+        caller.send(b"Seek", b"\x08\x80\x80\x80\x80\x40")  # 2^34: for ever
+        world.wait_for(lambda: (world.live("status")["seeking"] or {}).get("at", 0) > 100, "it is on its way")
+        status = world.live("status")
+        assert status["state"] == "seeking" and status["seeking"]["step"] == 1 << 34, status["seeking"]
+        assert status["generation"] == 0 and status["seeking"]["generation"] == 1
+        done = world.ctl("--socket", world.socket, "health", expect=3)
+        assert str(1 << 34) in done.stderr, done.stderr
+        assert "on its way" not in world.ctl("--socket", world.socket, "status").stderr
+        told = world.ctl("--socket", world.socket, "seek", 5, expect=1)
+        assert "step 5" in told.stderr and str(1 << 34) in told.stderr, told.stderr
+        # The old generation goes on being served meanwhile, from what is planned.
+        caller.raw.socket.close()
+        world.wait_for(lambda: world.live("status")["seeking"] is None, "it is given up")
+        assert world.live("status")["generation"] == 0
+        world.rank(steps=3).finish(30)
+        told = world.ctl("--socket", world.socket, "--timeout", "300ms", "seek", 1 << 34, expect=5)
+        world.wait_for(lambda: world.live("status")["seeking"] is None, "it is given up")
+        started = time.monotonic()
+        caller = Caller(world)
+        caller.send(b"Seek", b"\x08\x80\x80\x80\x80\x40")
+        world.wait_for(lambda: world.live("status")["seeking"], "it is on its way")
+        world.stop()
+        assert time.monotonic() - started < 10
+
+
+def epochs_world():
+    """(world, first step of each pass): the steps at which passes over a small corpus begin."""
+    world = solo(corpus={"epochs": 8})
+    plans = world.ctl_json("--config", world.config_path, "plan", "--fragments", "--steps", "0..149")["steps"]
+    first = {}
+    for plan in plans:
+        for mb in plan["micro_batches"]:
+            for d in mb["documents"]:
+                if d["dataset"] == 0:
+                    first.setdefault(d["epoch"], plan["step"])
+    return world, first
+
+
+def test_killed_at_the_end_of_an_epoch_minus_one_at_it_and_plus_one():
+    world, first = epochs_world()
+    with world:
+        assert 1 in first and 2 in first, first
+        at = 0
+        for epoch in (1, 2):
+            for delta in (-1, 0, 1):
+                world.start()
+                steps = first[epoch] + delta - at
+                lines, = run(world, steps)
+                expect(lines, at, at + steps - 1)
+                at += steps
+                world.kill()
+        world.start()
+        lines, = run(world, 3)
+        expect(lines, at, at + 2)
+        world.stop()
+
+
+def test_resumed_three_times_within_an_epoch_then_three_epochs_more():
+    world, first = epochs_world()
+    with world:
+        at, state = 0, os.path.join(world.dir, "s")
+        for resume in range(3):
+            world.start()
+            lines, = run(world, max(1, first[1] // 4), export=state)
+            expect(lines, at, at + len(digests(lines)) - 1)
+            at += len(digests(lines))
+            world.kill()
+            # Each time in a fresh process with nothing but the checkpoint.
+            world.state = os.path.join(world.dir, f"state{resume}")
+            text = open(world.config_path).read()
+            with open(world.config_path, "w") as f:
+                f.write(re.sub(r"state_dir = .*", f"state_dir = {world.state}", text))
+            world.start()
+            lines, = run(world, 1, **{"import": state})
+            expect(lines, at, at)
+            at += 1
+            world.kill()
+        world.start()
+        steps = first[4] - at if 4 in first else 60
+        lines, = run(world, steps)
+        expect(lines, at, at + steps - 1)
+        world.stop()
+
+
+def test_what_was_read_ahead_and_not_delivered_is_not_lost():
+    with solo(daemon={"ahead_steps": 16}, slab={"slots": 64}) as world:
+        state = os.path.join(world.dir, "s")
+        world.start()
+        lines, = run(world, 6, credits=8, export=state)
+        expect(lines, 0, 5)
+        assert world.live("status")["next_step"] > 15
+        world.kill()
+        world.start()
+        lines, = run(world, 4, credits=8)
+        expect(lines, 6, 9)
+        lines, = run(world, 4, **{"import": state})
+        expect(lines, 6, 9)
+        world.stop()
 
 
 if __name__ == "__main__":

@@ -332,6 +332,125 @@ static void the_wal_stays_below_16_mb_whatever_is_put(void **state) {
     assert_int_equal(summary.committed_step, STEPS - 1);
 }
 
+static struct memo_fetched *awaited_answer(struct memo *memo) {
+    struct memo_fetched *answer;
+    while ((answer = memo_take(memo)) == NULL) {
+        assert_int_equal(sem_wait(&world.woken), 0);
+    }
+    return answer;
+}
+
+static void a_generation_is_one_group_with_all_that_was_put_before(void **state) {
+    const struct memo_generation generation = {.number = 1, .step = 3, .by = "rank"};
+    struct reference reference[8];
+    struct memo_progress progress;
+    struct store_summary summary;
+    (void)state;
+    assert_int_equal(refer(reference, 8), 8);
+    struct memo *memo = memo_started(0);
+    put_steps(memo, reference, 0, 8);
+    memo_put_committed(memo, 6, 0);
+    assert_int_equal(memo_put_generation(memo, &generation), 0);
+    struct memo_fetched *begun = awaited_answer(memo);
+    assert_int_equal(begun->purpose, MEMO_BEGUN);
+    assert_int_equal(begun->rows_end, 8);
+    assert_int_equal(begun->digest_count, 5);
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_memory_equal(begun->digests[i], reference[3 + i].digest, PLAN_DIGEST_BYTES);
+    }
+    memo_fetched_destroy(begun);
+    memo_progress(memo, &progress);
+    assert_int_equal(progress.generation, 1);
+    assert_int_equal(progress.durable_step, 8);
+    assert_int_equal(progress.durable_committed_step, 3);
+    check(memo_stop(memo, &world.error));
+    check(store_summary(world.store, &summary, &world.error));
+    assert_int_equal(summary.committed_step, 3);
+    assert_int_equal(summary.generation_step, 3);
+    refer_free(reference, 8);
+}
+
+static void a_step_that_comes_out_differently_the_second_time_ends_the_memo(void **state) {
+    struct reference reference[4];
+    struct memo_progress progress = {0};
+    (void)state;
+    assert_int_equal(refer(reference, 4), 4);
+    struct memo *memo = memo_started(0);
+    put_steps(memo, reference, 0, 4);
+    for (int other = 0; other < 2; other++) {
+        struct step_plan *plan = step_plan_create(1, 1, 1, 1);
+        struct replay_row row = row_of(reference, 2);
+        plan->step = 2;
+        memcpy(plan->digest, row.digest, sizeof plan->digest);
+        plan->digest[0] ^= (uint8_t)other;
+        assert_int_equal(memo_put_step(memo, plan, true, row.state, row.state_bytes), 0);
+        step_plan_destroy(plan);
+    }
+    while (!progress.failed) {
+        assert_int_equal(sem_wait(&world.woken), 0);
+        memo_progress(memo, &progress);
+    }
+    assert_int_equal(progress.error.code, -EBADMSG);
+    assert_non_null(strstr(progress.error.text, "step 2"));
+    assert_int_equal(memo_stop(memo, &world.error), -EBADMSG);
+    refer_free(reference, 4);
+}
+
+static void a_restarted_planner_goes_on_from_the_other_state(void **state) {
+    struct reference reference[12];
+    (void)state;
+    assert_int_equal(refer(reference, 12), 12);
+    struct ahead *ahead = started();
+    for (uint64_t round = 0; round < 20; round++) {
+        uint64_t from = round * 7 % 10;
+        struct replay_row row = row_of(reference, from);
+        ahead_extend(ahead, 12);
+        if (round % 2 == 0) {
+            ahead_result_destroy(awaited(ahead));
+        }
+        ahead_restart(ahead, row.state, row.state_bytes);
+        ahead_extend(ahead, from + 2);
+        for (uint64_t step = from; step < from + 2; step++) {
+            struct ahead_result *result = awaited(ahead);
+            assert_int_equal(result->kind, AHEAD_PLANNED);
+            assert_int_equal(result->step, step);
+            assert_memory_equal(result->plan->digest, reference[step].digest, PLAN_DIGEST_BYTES);
+            ahead_result_destroy(result);
+        }
+    }
+    ahead_stop(ahead);
+    refer_free(reference, 12);
+}
+
+static void a_far_step_is_reached_from_a_row_or_the_start_or_given_up(void **state) {
+    struct reference reference[12];
+    (void)state;
+    assert_int_equal(refer(reference, 12), 12);
+    struct ahead *ahead = started();
+    for (int from_start = 0; from_start < 2; from_start++) {
+        struct replay_row row = row_of(reference, 2);
+        if (from_start) {
+            free(row.state);
+        }
+        assert_int_equal(ahead_reach(ahead, 9, from_start ? NULL : &row), 0);
+        struct ahead_result *result = awaited(ahead);
+        assert_int_equal(result->kind, AHEAD_REACHED);
+        assert_int_equal(result->step, 9);
+        assert_memory_equal(result->plan->digest, reference[9].digest, PLAN_DIGEST_BYTES);
+        assert_int_equal(result->state_bytes, reference[9].state_bytes);
+        assert_memory_equal(result->state, reference[9].state, result->state_bytes);
+        ahead_result_destroy(result);
+    }
+    assert_int_equal(ahead_reach(ahead, 1000000, NULL), 0);
+    struct ahead_result *result = awaited(ahead);
+    assert_int_equal(result->kind, AHEAD_FAILED);
+    assert_int_equal(result->wish, AHEAD_WISH_REACH);
+    assert_int_equal(result->error.code, -ERANGE);
+    ahead_result_destroy(result);
+    ahead_stop(ahead);
+    refer_free(reference, 12);
+}
+
 static void stopping_makes_everything_durable_first(void **state) {
     struct reference reference[8];
     struct store_summary summary;
@@ -565,6 +684,10 @@ int main(void) {
         TEST(a_row_that_is_not_what_it_was_is_refused),
         TEST(what_is_put_becomes_durable_and_can_be_fetched),
         TEST(the_wal_stays_below_16_mb_whatever_is_put),
+        TEST(a_generation_is_one_group_with_all_that_was_put_before),
+        TEST(a_step_that_comes_out_differently_the_second_time_ends_the_memo),
+        TEST(a_restarted_planner_goes_on_from_the_other_state),
+        TEST(a_far_step_is_reached_from_a_row_or_the_start_or_given_up),
         TEST(stopping_makes_everything_durable_first),
         TEST(a_full_disk_is_waited_for_and_nothing_is_lost),
         TEST(after_a_failed_sync_nothing_is_called_durable),

@@ -159,6 +159,85 @@ static void pruning_keeps_what_the_oldest_step_needs(void **state) {
     store_close(store);
 }
 
+static void put_rows(struct store *store, uint64_t from, uint64_t to) {
+    struct store_step step;
+    uint8_t bytes[STORE_WORLD_STATE_BYTES];
+    for (uint64_t k = from; k < to; k++) {
+        store_world_step(k, bytes, &step);
+        assert_int_equal(store_put_step(store, &step, NULL), 0);
+    }
+}
+
+static bool has_row(struct store *store, uint64_t step) {
+    struct store_step found;
+    return store_get_step(store, step, &found, NULL) == 1 && found.step == step;
+}
+
+static void rows_of_exported_steps_stay_as_many_as_are_to(void **state) {
+    (void)state;
+    struct store *store = open_store();
+    assert_int_equal(store_begin(store, NULL), 0);
+    put_rows(store, 0, 30);
+    assert_int_equal(store_put_export(store, 3, 2, NULL), 0);
+    assert_int_equal(store_put_export(store, 7, 2, NULL), 0);
+    assert_int_equal(store_prune(store, 10, NULL), 0);
+    assert_true(has_row(store, 3) && has_row(store, 7) && has_row(store, 10));
+    assert_false(has_row(store, 0) || has_row(store, 4) || has_row(store, 9));
+    assert_int_equal(store_put_export(store, 20, 2, NULL), 0);
+    assert_int_equal(store_prune(store, 25, NULL), 0);
+    assert_int_equal(store_commit(store, NULL), 0);
+    assert_true(has_row(store, 7) && has_row(store, 20) && has_row(store, 25));
+    assert_false(has_row(store, 3) || has_row(store, 10) || has_row(store, 24));
+    /* Gone back: new rows before what was pruned are pruned when their turn comes. */
+    assert_int_equal(store_begin(store, NULL), 0);
+    put_rows(store, 5, 9);
+    assert_int_equal(store_prune(store, 8, NULL), 0);
+    assert_int_equal(store_commit(store, NULL), 0);
+    assert_true(has_row(store, 7) && has_row(store, 8));
+    assert_false(has_row(store, 5) || has_row(store, 6));
+    store_close(store);
+}
+
+static void rows_end_at_the_first_gap(void **state) {
+    uint64_t end = 99;
+    (void)state;
+    struct store *store = open_store();
+    assert_int_equal(store_rows_end(store, 4, &end, NULL), 0);
+    assert_int_equal(end, 4);
+    assert_int_equal(store_begin(store, NULL), 0);
+    put_rows(store, 2, 6);
+    put_rows(store, 8, 10);
+    assert_int_equal(store_commit(store, NULL), 0);
+    static const uint64_t ends[][2] = {{0, 0}, {2, 6}, {5, 6}, {6, 6}, {7, 7}, {8, 10}, {10, 10}};
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        assert_int_equal(store_rows_end(store, ends[i][0], &end, NULL), 0);
+        assert_int_equal(end, ends[i][1]);
+    }
+    store_close(store);
+}
+
+static void a_generation_is_kept_with_where_it_began_and_by_whom(void **state) {
+    struct store_summary summary;
+    (void)state;
+    struct store *store = open_store();
+    assert_int_equal(store_summary(store, &summary, NULL), 0);
+    assert_int_equal(summary.generation, 0);
+    assert_string_equal(summary.generation_by, "");
+    assert_int_equal(store_begin(store, NULL), 0);
+    assert_int_equal(store_put_generation(store, 4, NULL), 0);
+    assert_int_equal(store_put_generation_begin(store, 17, "rank dp 0", NULL), 0);
+    assert_int_equal(store_put_committed(store, 17, NULL), 0);
+    assert_int_equal(store_commit(store, NULL), 0);
+    store_close(store);
+    store = open_store();
+    assert_int_equal(store_summary(store, &summary, NULL), 0);
+    assert_int_equal(summary.generation, 4);
+    assert_int_equal(summary.generation_step, 17);
+    assert_int_equal(summary.committed_step, 17);
+    assert_string_equal(summary.generation_by, "rank dp 0");
+    store_close(store);
+}
+
 static void a_group_that_was_rolled_back_never_was(void **state) {
     (void)state;
     struct store_step step;
@@ -852,6 +931,9 @@ int main(void) {
         TEST(what_was_committed_is_read_back),
         TEST(a_step_is_found_by_any_later_one),
         TEST(pruning_keeps_what_the_oldest_step_needs),
+        TEST(rows_of_exported_steps_stay_as_many_as_are_to),
+        TEST(rows_end_at_the_first_gap),
+        TEST(a_generation_is_kept_with_where_it_began_and_by_whom),
         TEST(a_group_that_was_rolled_back_never_was),
         TEST(a_step_planned_again_replaces_its_row),
         TEST(the_wal_is_written_back_on_demand),
