@@ -42,7 +42,8 @@ CREATE TABLE steps (
 
 -- version 2
 
--- In meta also: store_id (16 random bytes, as in ballast.mark), groups (transactions so far).
+-- In meta also: store_id (16 random bytes, as in ballast.mark), groups (transactions so far),
+-- rows_step (of which step the rows for people below are).
 
 -- The datasets that the job was begun with, in the config's order.
 CREATE TABLE datasets (
@@ -55,8 +56,8 @@ CREATE TABLE datasets (
     fingerprint BLOB NOT NULL
 ) STRICT;
 
--- The next two are for people: of the newest stored step, before it is planned, and written in its
--- group. The daemon never reads them.
+-- The next two are for people: of the step that was stored last, before it is planned, and written
+-- in its group. The daemon never reads them.
 CREATE TABLE waiting (
     stream_index INTEGER PRIMARY KEY,
     dataset      INTEGER NOT NULL,
@@ -88,7 +89,8 @@ CREATE VIEW plans AS
 
 CREATE VIEW waiting_documents AS
     SELECT name AS dataset, document, offset, length, nominal_step,
-           max(0, (SELECT max(step) FROM steps) - nominal_step) AS delay, epoch, leftover
+           max(0, (SELECT value FROM meta WHERE key = 'rows_step') - nominal_step) AS delay, epoch,
+           leftover
     FROM waiting LEFT JOIN datasets USING (dataset);
 
 CREATE VIEW dataset_delays AS
