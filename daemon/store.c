@@ -929,8 +929,9 @@ int store_put_committed(struct store *store, uint64_t committed_step, struct err
 int store_put_rows(struct store *store, const struct plan_state *state, struct error *error) {
     assert(store->grouping);
     int result = store_rows_put(&store->rows, state);
-    return group_end(
-        store, result == SQLITE_OK ? 0 : store_failed(store, result, "store what waits", error));
+    int code = result == SQLITE_OK ? meta_put_number(store, "rows_step", state->step, error)
+                                   : store_failed(store, result, "store what waits", error);
+    return group_end(store, code);
 }
 
 int store_put_generation(struct store *store, uint64_t generation, struct error *error) {

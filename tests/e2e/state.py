@@ -37,7 +37,8 @@ def test_sqlite3_shows_steps_what_waits_and_delays():
             stored = dict(query(world, "SELECT step, digest FROM plans"))
             assert all(stored[step] == digest for step, digest in digests.items())
             assert query(world, "SELECT count(*) FROM plans WHERE imbalance < 1 OR tokens = 0") == [(0,)]
-            newest = max(stored)
+            newest = query(world, "SELECT value FROM meta WHERE key = 'rows_step'")[0][0]
+            assert newest == max(stored)
             waiting = query(world, "SELECT dataset, length, nominal_step, delay FROM waiting_documents")
             assert all(row[0] == "d" and row[3] == max(0, newest - row[2]) for row in waiting)
             assert sum(row[1] for row in waiting) == query(
