@@ -87,12 +87,13 @@ struct ballast_options {
 /* What the daemon says of the job. */
 struct ballast_job {
     uint8_t job_digest[16];
-    uint32_t dp, pp, cp, tp;  /* sizes of the mesh */
-    uint64_t next_step;       /* first step not committed, at connect time */
-    uint32_t micro_batches;   /* per data-parallel replica and step */
-    uint64_t tokens_max;      /* rows of a micro-batch over all context-parallel ranks, at most */
-    uint32_t token_bytes;     /* 2 or 4 in the slot */
-    uint64_t generation;      /* counts ballast_seek and ballast_import of the job */
+    uint32_t dp, pp, cp, tp; /* sizes of the mesh */
+    uint64_t next_step;      /* first step not committed, at connect time */
+    uint32_t micro_batches;  /* per data-parallel replica in next_step; later steps may have others:
+                                a batch says how many its step has */
+    uint64_t tokens_max;     /* rows of a micro-batch over all context-parallel ranks, at most */
+    uint32_t token_bytes;    /* 2 or 4 in the slot */
+    uint64_t generation;     /* counts ballast_seek and ballast_import of the job */
     uint64_t generation_step; /* where it began */
 };
 
@@ -124,6 +125,7 @@ struct ballast_batch {
     uint32_t document_count, fragment_count;
     const struct ballast_document *documents;
     const struct ballast_fragment *fragments;
+    uint32_t micro_batches; /* of its step, per data-parallel replica */
 };
 
 /* How long a micro-batch took on this rank, forward and backward; 0 is not measured. */

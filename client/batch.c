@@ -8,6 +8,10 @@
 #define BATCH_ARENA_BYTES_MAX ((size_t)128 << 20)
 #define BATCH_DIGEST_BYTES    16u
 
+uint32_t batch_micro_batches(const Ballast__V1__Batch *message, const struct ballast_job *job) {
+    return message->micro_batches > 0 ? message->micro_batches : job->micro_batches;
+}
+
 void batch_init(struct batch *batch) {
     *batch = (struct batch){0};
     arena_init(&batch->arena, BATCH_ARENA_BYTES_MAX);
@@ -190,6 +194,7 @@ int batch_read(struct batch *batch, const Ballast__V1__Batch *message,
         .layout = (uint32_t)message->plan->sharding->layout,
         .loss_denominator = message->loss_denominator,
         .label_tokens = message->label_tokens,
+        .micro_batches = batch_micro_batches(message, context->job),
     };
     memcpy(batch->view.plan_digest, message->plan_digest.data, BATCH_DIGEST_BYTES);
     uint64_t successors = 0;

@@ -34,6 +34,9 @@ struct batch_context {
     bool slot_wanted; /* tokens or labels */
 };
 
+/* Of the batch's step, per replica: what the message says, or the job. */
+uint32_t batch_micro_batches(const Ballast__V1__Batch *message, const struct ballast_job *job);
+
 void batch_init(struct batch *batch);
 void batch_deinit(struct batch *batch);
 

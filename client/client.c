@@ -127,6 +127,11 @@ static bool client_streaming(const struct ballast *client) {
            client->stream_connection == client->link.connections;
 }
 
+/* Of the step at the position, as far as is known. */
+static uint32_t client_micro_batches(const struct ballast *client) {
+    return client->micro_batches > 0 ? client->micro_batches : client->link.job.micro_batches;
+}
+
 /* Opens the stream of a new connection at the position, with a credit for each free record. */
 static int client_open_stream(struct ballast *client, struct error *error) {
     const struct ballast_job *job = &client->link.job;
@@ -146,10 +151,6 @@ static int client_open_stream(struct ballast *client, struct error *error) {
         client->step = job->next_step;
         client->index = 0;
         client->placed = true;
-    }
-    if (client->index > job->micro_batches) {
-        return error_set(error, -EINVAL, "index %u is beyond the %u micro-batches of a step",
-                         client->index, job->micro_batches);
     }
     from.step = client->step;
     from.dp = client->link.options.dp;
@@ -300,7 +301,7 @@ static int client_take_batch(struct ballast *client, const Ballast__V1__Batch *m
     const Ballast__V1__BatchId *id = message->id;
     const struct link *link = &client->link;
     if (id == NULL || id->step != client->step || id->dp != link->options.dp ||
-        id->index != client->index || id->index >= link->job.micro_batches) {
+        id->index != client->index || id->index >= batch_micro_batches(message, &link->job)) {
         return client_unexpected(client, "batch", id == NULL ? 0 : id->step,
                                  id == NULL ? 0 : id->index, error);
     }
@@ -326,6 +327,7 @@ static int client_take_batch(struct ballast *client, const Ballast__V1__Batch *m
     batch->connection = link->connections;
     batch->generation = client->generation;
     client->event_step = client->step;
+    client->micro_batches = batch->view.micro_batches;
     client->index++;
     *out = &batch->view;
     return BALLAST_BATCH;
@@ -333,7 +335,9 @@ static int client_take_batch(struct ballast *client, const Ballast__V1__Batch *m
 
 static int client_take_end_of_step(struct ballast *client, const Ballast__V1__EndOfStep *message,
                                    struct error *error) {
-    if (message->step != client->step || client->index != client->link.job.micro_batches) {
+    uint32_t micro_batches = message->micro_batches > 0 ? message->micro_batches
+                                                        : client_micro_batches(client);
+    if (message->step != client->step || client->index != micro_batches) {
         return client_unexpected(client, "the end of step", message->step, 0, error);
     }
     if (message->plan_digest.len != CLIENT_DIGEST_BYTES) {
@@ -348,6 +352,7 @@ static int client_take_end_of_step(struct ballast *client, const Ballast__V1__En
     client->event_step = client->step;
     client->step++;
     client->index = 0;
+    client->micro_batches = 0;
     client->digest_known = false;
     return BALLAST_END_OF_STEP;
 }
@@ -418,7 +423,7 @@ int ballast_next(struct ballast *client, int timeout_ms, const struct ballast_ba
         return BALLAST_END_OF_DATA;
     }
     bool stuck = client_held(client) == client->credits &&
-                 client->index < client->link.job.micro_batches;
+                 (client->index == 0 || client->index < client_micro_batches(client));
     code = client_wait(client, stuck ? begin_ns : deadline_in_ms(timeout_ms), &taken);
     client->waited_ns += deadline_now_ns() - begin_ns;
     if (code == 0 && stuck) {
@@ -446,6 +451,7 @@ static void client_rewind(struct ballast *client, const struct batch *record) {
     }
     client->step = batch->step;
     client->index = batch->index;
+    client->micro_batches = batch->micro_batches;
     client->ended = false;
     client->digest_known = true;
     memcpy(client->digest, batch->plan_digest, CLIENT_DIGEST_BYTES);

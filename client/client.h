@@ -20,6 +20,7 @@ struct ballast {
     bool placed;                /* step and index are known */
     uint64_t step;              /* position: the next batch ... */
     uint32_t index;             /* ... or, at micro_batches, the end of the step */
+    uint32_t micro_batches;     /* of this step, once a batch of it was seen; else 0 */
     bool digest_known;          /* a batch of this step was seen */
     uint8_t digest[CLIENT_DIGEST_BYTES];
     bool ended;

@@ -8,8 +8,8 @@
  *
  * One window of connect_timeout_ms covers every try to get from DOWN to work again. It opens with
  * the first loss and closes with link_progress, when the daemon has sent something: a daemon that
- * only ever says hello is given up. Tries are 10 ms apart, then an eighth more each, to 500 ms. Nothing blocks past
- * the deadline, and each state goes on where a deadline interrupted it. */
+ * only ever says hello is given up. Tries are 10 ms apart, then an eighth more each, to 500 ms.
+ * Nothing blocks past the deadline, and each state goes on where a deadline interrupted it. */
 #ifndef BALLAST_CLIENT_LINK_H
 #define BALLAST_CLIENT_LINK_H
 

@@ -376,8 +376,22 @@ static uint64_t rank_now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* Room for every batch of the step. */
+static bool rank_reserve_measured(struct rank *rank, size_t count) {
+    if (count > rank->measured_max) {
+        struct ballast_measured *grown = realloc(rank->measured, count * sizeof *grown);
+        if (grown == NULL) {
+            return false;
+        }
+        rank->measured = grown;
+        rank->measured_max = count;
+    }
+    return true;
+}
+
 static void rank_measure(struct rank *rank, const struct ballast_batch *batch, uint64_t begin_ns) {
-    if (rank->measured_count < rank->measured_max) {
+    if (rank->arguments.measured && rank->measured_count < batch->micro_batches &&
+        rank_reserve_measured(rank, batch->micro_batches)) {
         rank->measured[rank->measured_count++] = (struct ballast_measured){
             .index = batch->index,
             .total_ns = rank_now_ns() - begin_ns,
@@ -532,17 +546,6 @@ static int rank_run(struct rank *rank) {
     return 0;
 }
 
-static int rank_reserve_measured(struct rank *rank) {
-    struct ballast_job job;
-    (void)ballast_job(rank->client, &job);
-    rank->measured = calloc(job.micro_batches, sizeof *rank->measured);
-    if (rank->measured == NULL) {
-        return rank_fail(-ENOMEM, "open", "out of memory");
-    }
-    rank->measured_max = job.micro_batches;
-    return 0;
-}
-
 static int rank_open(struct rank *rank) {
     const char *path = rank->arguments.log_path;
     if (path != NULL) {
@@ -555,8 +558,7 @@ static int rank_open(struct rank *rank) {
     if (code < 0) {
         return rank_fail_client(rank, code, "open");
     }
-    code = rank_go(rank);
-    return code == 0 && rank->arguments.measured ? rank_reserve_measured(rank) : code;
+    return rank_go(rank);
 }
 
 static int rank_close(struct rank *rank) {

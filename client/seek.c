@@ -43,6 +43,7 @@ static void seek_place(struct ballast *client, uint64_t step, uint64_t generatio
     client->placed = true;
     client->step = step;
     client->index = 0;
+    client->micro_batches = 0;
     client->ended = false;
     client->digest_known = digest->len == CLIENT_DIGEST_BYTES;
     if (client->digest_known) {

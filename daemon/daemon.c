@@ -87,13 +87,24 @@ void daemon_stop(struct daemon *daemon) {
         return;
     }
     (void)FAILPOINT(stop);
-    notify_send("STOPPING=1");
+    if (!daemon->moving_on) {
+        notify_send("STOPPING=1");
+    }
     daemon->stopping = true;
     daemon->progress.stopping = true;
     daemon->stop_by_ns = uv_hrtime() + DAEMON_STOP_NS;
     daemon->dirty = true;
     ahead_freeze(daemon->ahead);
     server_close_listeners(&daemon->server);
+}
+
+void daemon_move_on(struct daemon *daemon) {
+    if (!daemon->stopping) {
+        log_line(LOG_NOTICE, "daemon", "going on with another mesh step=%" PRIu64,
+                 daemon->roster.committed_step);
+        daemon->moving_on = true;
+        daemon_stop(daemon);
+    }
 }
 
 /* Loop callbacks */
@@ -195,6 +206,7 @@ static void daemon_watchdog(uv_timer_t *timer) {
 static void daemon_signalled(uv_signal_t *handle, int number) {
     struct daemon *daemon = handle->data;
     log_line(LOG_NOTICE, "daemon", "stopping after signal %d", number);
+    daemon->moving_on = false;
     daemon_stop(daemon);
 }
 
@@ -205,31 +217,9 @@ static void daemon_reload(uv_signal_t *handle, int number) {
 
 /* Start: each step leaves what daemon_close can undo, whatever came after it. */
 
-/* Ranks are served with one mesh and one number of micro-batches. */
-static int daemon_check_sections(const struct config *config, struct error *error) {
-    const struct plan_options *first = &config->plan;
-    for (uint32_t i = 1; i < config->section_count; i++) {
-        const struct plan_options *plan = &config->sections[i].options;
-        if (plan->dp != first->dp || plan->pp != first->pp || plan->cp != first->cp ||
-            plan->tp != first->tp || plan->micro_batches != first->micro_batches ||
-            plan->tokens_max > first->tokens_max) {
-            return error_set(error, -EINVAL,
-                             "[from %" PRIu64
-                             "]: another mesh, other micro_batches and a larger tokens_max can be "
-                             "planned and not yet served; leave them as they were",
-                             config->sections[i].step);
-        }
-    }
-    return 0;
-}
-
 static int daemon_open_corpus(struct daemon *daemon, struct error *error) {
     const struct config *config = daemon->config;
-    int code = daemon_check_sections(config, error);
-    if (code < 0) {
-        return code;
-    }
-    code = catalog_open(config->datasets, config->dataset_count, &daemon->catalog, error);
+    int code = catalog_open(config->datasets, config->dataset_count, &daemon->catalog, error);
     if (code == 0) {
         code = catalog_fingerprint(daemon->catalog, config->dataset_job_count, daemon->fingerprint,
                                    error);
@@ -356,14 +346,21 @@ static int daemon_open_store(struct daemon *daemon, struct error *error) {
 
 static int daemon_open_slab(struct daemon *daemon, struct error *error) {
     const struct config *config = daemon->config;
-    uint32_t replicas = config->replicas_local_count;
-    uint64_t slot_bytes = config_slot_bytes(&config->plan, catalog_token_bytes(daemon->catalog));
+    struct phase *phase = &daemon->phase;
+    struct reader_options reader = config->reader;
     struct error why;
-    int code = slab_open(&daemon->slab, replicas, config->slots / replicas, slot_bytes, error);
+    int code = phase_init(phase, config, daemon->recovered.committed_step,
+                          catalog_token_bytes(daemon->catalog), error);
     if (code < 0) {
         return code;
     }
-    code = reader_open(config->reader_backend, &config->reader, &daemon->reader, &why, error);
+    uint32_t replicas = phase->config->replicas_local_count;
+    code = slab_open(&daemon->slab, replicas, phase->replica_slots, phase->slot_bytes, error);
+    if (code < 0) {
+        return code;
+    }
+    reader.jobs_max = replicas * phase->replica_slots;
+    code = reader_open(config->reader_backend, &reader, &daemon->reader, &why, error);
     if (code < 0) {
         return code;
     }
@@ -383,16 +380,18 @@ static int daemon_open_slab(struct daemon *daemon, struct error *error) {
 
 static int daemon_open_world(struct daemon *daemon, struct error *error) {
     const struct config *config = daemon->config;
-    const struct plan_options *plan = &config->plan;
+    const struct phase *phase = &daemon->phase;
+    const struct plan_options *plan = &phase->config->plan;
     const struct rank_place mesh = {.dp = plan->dp, .pp = plan->pp, .cp = plan->cp, .tp = plan->tp};
-    int code = roster_init(&daemon->roster, &mesh, config->replicas_local,
-                           plan->micro_batches / plan->dp, config->lease_ms * 1000000ull,
+    int code = roster_init(&daemon->roster, &mesh, phase->config->replicas_local,
+                           phase->micro_batches_max, config->lease_ms * 1000000ull,
                            daemon->recovered.committed_step, uv_hrtime());
     if (code < 0) {
         return error_set(error, code, "a mesh of dp %u, pp %u, cp %u, tp %u: %s", mesh.dp, mesh.pp,
                          mesh.cp, mesh.tp, strerror(-code));
     }
-    code = measured_init(&daemon->measured, daemon->roster.replicas, daemon->roster.micro_batches,
+    roster_set_spans(&daemon->roster, phase->spans, phase->span_count);
+    code = measured_init(&daemon->measured, daemon->roster.replicas, phase->micro_batches_max,
                          daemon->roster.count);
     if (code < 0) {
         return error_set(error, code, "out of memory for measured times");
@@ -400,7 +399,10 @@ static int daemon_open_world(struct daemon *daemon, struct error *error) {
     (void)snprintf(daemon->data_path, sizeof daemon->data_path, "%s.data", config->socket_path);
     daemon->job.version = DAEMON_VERSION_TEXT;
     daemon->job.data_path = daemon->data_path;
-    daemon->job.tokens_max = plan->tokens_max;
+    daemon->job.begin_step = phase->begin;
+    daemon->job.end_step = phase->end;
+    daemon->job.next_mesh = phase->next;
+    daemon->job.tokens_max = phase->tokens_max;
     daemon->job.token_bytes = daemon->feed.token_bytes;
     daemon->job.slab_bytes = slab_bytes(&daemon->slab);
     daemon->job.credits_max = config->credits_max;
@@ -556,6 +558,7 @@ static int daemon_close(struct daemon *daemon, struct error *error) {
     plans_deinit(&daemon->plans);
     slab_close(&daemon->slab);
     roster_deinit(&daemon->roster);
+    phase_deinit(&daemon->phase);
     measured_deinit(&daemon->measured);
     admin_deinit(&daemon->admin);
     schedule_destroy(daemon->schedule);
@@ -601,20 +604,12 @@ static int daemon_serve(struct daemon *daemon) {
     return daemon->exit_code;
 }
 
-int daemon_run(const struct daemon_options *options) {
-    struct error error;
-    struct config *config = NULL;
-    log_open(LOG_INFO);
-    if (config_load(options->config_path, options->overrides, options->override_count, &config,
-                    &error) < 0) {
-        log_line(LOG_ERR, "config", "%s", error.text);
-        return DAEMON_EXIT_CONFIG;
-    }
-    log_open(config->log_level);
-    (void)signal(SIGPIPE, SIG_IGN);
-    daemon_raise_limits();
-    int exit_code = DAEMON_EXIT_IO;
+/* One phase; true when another follows. */
+static bool daemon_run_phase(const struct daemon_options *options, struct config *config,
+                             int *exit_code) {
+    bool again = false;
     struct daemon *daemon = calloc(1, sizeof *daemon);
+    *exit_code = DAEMON_EXIT_IO;
     if (daemon == NULL || uv_loop_init(&daemon->loop) < 0) {
         log_line(LOG_ERR, "daemon", "cannot start: out of memory or descriptors");
     } else {
@@ -626,9 +621,28 @@ int daemon_run(const struct daemon_options *options) {
         daemon->slab.fd = -1;
         arena_init(&daemon->arena, DAEMON_ARENA_BYTES);
         admin_init(&daemon->admin, daemon);
-        exit_code = daemon_serve(daemon);
+        *exit_code = daemon_serve(daemon);
+        again = daemon->moving_on && *exit_code == 0;
     }
     free(daemon);
+    return again;
+}
+
+int daemon_run(const struct daemon_options *options) {
+    struct error error;
+    struct config *config = NULL;
+    int exit_code;
+    log_open(LOG_INFO);
+    if (config_load(options->config_path, options->overrides, options->override_count, &config,
+                    &error) < 0) {
+        log_line(LOG_ERR, "config", "%s", error.text);
+        return DAEMON_EXIT_CONFIG;
+    }
+    log_open(config->log_level);
+    (void)signal(SIGPIPE, SIG_IGN);
+    daemon_raise_limits();
+    while (daemon_run_phase(options, config, &exit_code)) {
+    }
     config_destroy(config);
     return exit_code;
 }

@@ -15,6 +15,7 @@
 #include "daemon/export.h"
 #include "daemon/feed.h"
 #include "daemon/memo.h"
+#include "daemon/phase.h"
 #include "daemon/recover.h"
 #include "daemon/rewind.h"
 #include "daemon/samples.h"
@@ -60,6 +61,7 @@ struct daemon {
     uint8_t fingerprint[16];
     struct blob identity; /* of the job, as checkpoints state it; its texts are ours */
     char data_path[CONFIG_PATH_BYTES + 8];
+    struct phase phase; /* that is served */
 
     /* The planner thread's while `ahead` runs. */
     struct schedule *schedule;
@@ -108,7 +110,8 @@ struct daemon {
     struct release release;
     bool draining;
     bool stopping;
-    bool closing; /* connections and handles go */
+    bool closing;   /* connections and handles go */
+    bool moving_on; /* stopping only to open anew, on the next phase */
     uint64_t stop_by_ns;
     int exit_code;
     struct daemon_replay replays[DAEMON_REPLAYS_MAX];
@@ -135,6 +138,9 @@ const char *daemon_state(const struct daemon *daemon);
 
 /* Plans no further step; the first one that will not come. */
 uint64_t daemon_drain(struct daemon *daemon);
+
+/* The phase is over: stops likewise, to open anew on the next. */
+void daemon_move_on(struct daemon *daemon);
 
 /* Begins to stop: nothing new, pending commits become durable, then everything closes. */
 void daemon_stop(struct daemon *daemon);

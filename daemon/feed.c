@@ -121,7 +121,7 @@ static uint32_t feed_dp(const struct feed *feed, uint32_t replica) {
 static bool feed_want(struct feed *feed, uint32_t replica, uint64_t position, uint64_t passed,
                       struct planned *planned) {
     const struct step_plan *plan = planned->plan;
-    uint32_t index = (uint32_t)(position % feed->roster->micro_batches);
+    uint32_t index = (uint32_t)(position - roster_place(feed->roster, plan->step, 0));
     const struct micro_batch *micro_batch = step_plan_micro_batch(plan, feed_dp(feed, replica),
                                                                   index);
     if (micro_batch->document_count == 0 || slab_find(feed->slab, replica, position) >= 0) {
@@ -140,14 +140,15 @@ static bool feed_want(struct feed *feed, uint32_t replica, uint64_t position, ui
 /* Steps whose plan is not in memory are passed over: behind the planned ones stand single ranks,
  * each at a step that was replayed for it. */
 static void feed_schedule_replica(struct feed *feed, uint32_t replica) {
-    uint32_t micro_batches = feed->roster->micro_batches;
-    uint64_t first = feed->roster->committed_step * micro_batches;
+    uint64_t first = roster_place(feed->roster, feed->roster->committed_step, 0);
+    uint64_t step = UINT64_MAX;
     (void)roster_slowest(feed->roster, replica, &first);
     struct planned *planned = NULL;
     feed->held_up[replica] = false;
     for (uint64_t position = first; position < first + feed->slab->replica_slots; position++) {
-        if (planned == NULL || position % micro_batches == 0) {
-            planned = plans_find(feed->plans, position / micro_batches);
+        if (roster_step_of(feed->roster, position) != step) {
+            step = roster_step_of(feed->roster, position);
+            planned = plans_find(feed->plans, step);
         }
         if (planned != NULL && !feed_want(feed, replica, position, first, planned)) {
             feed->held_up[replica] = true;
@@ -166,7 +167,7 @@ enum session_answer feed_take(struct feed *feed, uint32_t replica, const struct 
                               uint32_t micro_batch, bool subscribed, bool last,
                               struct session_batch *batch, struct error *error) {
     const struct micro_batch *wanted = &plan->micro_batches[micro_batch];
-    uint64_t position = plan->step * feed->roster->micro_batches + wanted->index;
+    uint64_t position = roster_place(feed->roster, plan->step, wanted->index);
     if (!subscribed || wanted->document_count == 0) {
         return SESSION_READY;
     }

@@ -105,6 +105,11 @@ static bool hello_valid(struct session *session, uint32_t stream,
                        SESSION_PROTOCOL, request->protocol_min, request->protocol_max);
         return false;
     }
+    if (session->world->roster->committed_step >= session->world->job->end_step) {
+        session_refuse(session, stream, STATUS_UNAVAILABLE,
+                       "the daemon goes on with another mesh; connect again");
+        return false;
+    }
     if (request->rank == NULL || hello_parts(request) < 0) {
         session_refuse(session, stream, STATUS_INVALID_ARGUMENT,
                        request->rank == NULL ? "Hello names no rank"
@@ -163,7 +168,7 @@ static void hello_answer(struct session *session, uint32_t stream) {
     response.job_digest = (ProtobufCBinaryData){16, (uint8_t *)job->job_digest};
     response.mesh = &mesh;
     response.next_step = roster->committed_step;
-    response.micro_batches = roster->micro_batches;
+    response.micro_batches = roster_micro_batches(roster, roster->committed_step);
     response.tokens_max = job->tokens_max;
     response.token_bytes = job->token_bytes;
     response.data_token = (ProtobufCBinaryData){sizeof session->token, session->token};

@@ -77,7 +77,7 @@ static void loader_measure(struct session *session, const Ballast__V1__CommitReq
     loader_measure_plan(session, request->step);
     for (size_t i = 0; i < request->n_measured; i++) {
         const Ballast__V1__Measured *one = request->measured[i];
-        if (one->index < roster->micro_batches) {
+        if (one->index < roster_micro_batches(roster, request->step)) {
             measured_add_times(measured, request->step, member->replica, one->index, one->total_ns,
                                one->attention_ns);
             measured_add_experts(measured, request->step, one->index, one->expert_tokens,

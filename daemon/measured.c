@@ -126,6 +126,8 @@ void measured_add_plan(struct measured *measured, const struct step_plan *plan) 
     struct measured_step *entry = &measured->steps[entry_of(plan->step)];
     assert(entry->step == plan->step);
     entry->planned = true;
+    entry->micro_batches = plan->micro_batch_count / plan->dp;
+    assert(entry->micro_batches <= measured->micro_batches);
     entry->balance = plan->balance;
     entry->input_ppm = input_ppm(plan);
 }
@@ -148,17 +150,21 @@ const struct measured_step *measured_find(const struct measured *measured, uint6
 }
 
 /* 0 unless all are known. */
-static uint64_t times_ppm(const uint64_t *times_ns, uint32_t count) {
+static uint64_t times_ppm(const struct measured *measured, const uint64_t *times_ns,
+                          uint32_t micro_batches) {
     uint64_t largest = 0;
     u128 sum = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        if (times_ns[i] == 0) {
-            return 0;
+    for (uint32_t replica = 0; replica < measured->replicas; replica++) {
+        const uint64_t *times = &times_ns[(size_t)replica * measured->micro_batches];
+        for (uint32_t i = 0; i < micro_batches; i++) {
+            if (times[i] == 0) {
+                return 0;
+            }
+            largest = times[i] > largest ? times[i] : largest;
+            sum += times[i];
         }
-        largest = times_ns[i] > largest ? times_ns[i] : largest;
-        sum += times_ns[i];
     }
-    return (uint64_t)((u128)largest * count * PPM / sum);
+    return (uint64_t)((u128)largest * measured->replicas * micro_batches * PPM / sum);
 }
 
 static uint64_t experts_ppm(const struct expert_load *loads, uint32_t count) {
@@ -172,11 +178,13 @@ static uint64_t experts_ppm(const struct expert_load *loads, uint32_t count) {
 }
 
 struct measured_ratios measured_ratios(const struct measured *measured, uint64_t step) {
-    uint32_t times = measured->replicas * measured->micro_batches;
-    assert(measured_find(measured, step) != NULL);
+    const struct measured_step *entry = measured_find(measured, step);
+    size_t times = times_of(measured, step);
+    assert(entry != NULL);
+    uint32_t micro_batches = entry->planned ? entry->micro_batches : measured->micro_batches;
     return (struct measured_ratios){
-        .total_ppm = times_ppm(&measured->total_ns[times_of(measured, step)], times),
-        .attention_ppm = times_ppm(&measured->attention_ns[times_of(measured, step)], times),
+        .total_ppm = times_ppm(measured, &measured->total_ns[times], micro_batches),
+        .attention_ppm = times_ppm(measured, &measured->attention_ns[times], micro_batches),
         .expert_ppm = experts_ppm(experts_of(measured, step), measured->micro_batches),
     };
 }

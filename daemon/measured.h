@@ -22,15 +22,16 @@ struct expert_load {
 
 struct measured_step {
     uint64_t step;
-    uint32_t reports; /* ranks that reported; 0: nothing is known of the step */
-    bool planned;     /* the next two are known */
+    uint32_t reports;       /* ranks that reported; 0: nothing is known of the step */
+    bool planned;           /* the next three are known */
+    uint32_t micro_batches; /* of each replica; not above those of measured_init */
     uint64_t input_ppm;
     struct balance balance;
 };
 
 struct measured {
     uint32_t replicas;                          /* local */
-    uint32_t micro_batches;                     /* of each */
+    uint32_t micro_batches;                     /* of each, at most */
     uint32_t ranks;                             /* local */
     struct measured_step steps[MEASURED_STEPS]; /* replaced round robin by step */
     uint64_t *total_ns; /* by step, replica, index; 0: not measured; like the next */

@@ -68,7 +68,8 @@ static bool rewind_find_digest(struct rewind *rewind) {
     struct daemon *daemon = rewind->daemon;
     const struct step_plan *plan = NULL;
     struct error error;
-    if (rewind->digest_known || daemon->generation.step >= daemon->end_step) {
+    if (rewind->digest_known || daemon->generation.step >= daemon->end_step ||
+        !phase_holds(&daemon->phase, daemon->generation.step)) {
         return true;
     }
     switch (turn_plan(daemon, daemon->generation.step, &plan, &error)) {

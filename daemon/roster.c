@@ -38,7 +38,7 @@ int roster_init(struct roster *roster, const struct rank_place *mesh, const uint
                 uint32_t micro_batches, uint64_t lease_ns, uint64_t committed_step,
                 uint64_t now_ns) {
     *roster = (struct roster){.mesh = *mesh,
-                              .micro_batches = micro_batches,
+                              .uniform = {.micro_batches = micro_batches},
                               .lease_ns = lease_ns,
                               .committed_step = committed_step};
     uint64_t ranks = (uint64_t)mesh->pp * mesh->cp * mesh->tp;
@@ -61,6 +61,38 @@ int roster_init(struct roster *roster, const struct rank_place *mesh, const uint
     }
     roster_place_members(roster, now_ns);
     return 0;
+}
+
+void roster_set_spans(struct roster *roster, const struct roster_span *spans, uint32_t count) {
+    assert(count > 0);
+    roster->spans = spans;
+    roster->span_count = count;
+}
+
+static const struct roster_span *roster_span(const struct roster *roster, uint64_t step) {
+    uint32_t i = roster->span_count;
+    while (i > 1 && roster->spans[i - 1].step > step) {
+        i--;
+    }
+    return i > 0 ? &roster->spans[i - 1] : &roster->uniform;
+}
+
+uint32_t roster_micro_batches(const struct roster *roster, uint64_t step) {
+    return roster_span(roster, step)->micro_batches;
+}
+
+uint64_t roster_place(const struct roster *roster, uint64_t step, uint32_t index) {
+    const struct roster_span *span = roster_span(roster, step);
+    return span->position + (step - span->step) * span->micro_batches + index;
+}
+
+uint64_t roster_step_of(const struct roster *roster, uint64_t position) {
+    uint32_t i = roster->span_count;
+    while (i > 1 && roster->spans[i - 1].position > position) {
+        i--;
+    }
+    const struct roster_span *span = i > 0 ? &roster->spans[i - 1] : &roster->uniform;
+    return span->step + (position - span->position) / span->micro_batches;
 }
 
 void roster_deinit(struct roster *roster) {
@@ -134,11 +166,25 @@ void roster_rewind(struct roster *roster, uint64_t step) {
     }
 }
 
-bool roster_advance(struct roster *roster, uint64_t now_ns) {
-    uint64_t lowest = UINT64_MAX;
+/* Now, or when somebody was live last: leases end between two looks at the clock. */
+static uint64_t roster_live_ns(const struct roster *roster, uint64_t now_ns) {
+    uint64_t last_ns = 0;
     for (uint32_t i = 0; i < roster->count; i++) {
         const struct member *member = &roster->members[i];
-        if (roster_live(member, now_ns) && member->committed_step < lowest) {
+        if (roster_live(member, now_ns)) {
+            return now_ns;
+        }
+        last_ns = member->lease_end_ns > last_ns ? member->lease_end_ns : last_ns;
+    }
+    return last_ns > 0 ? last_ns - 1 : 0;
+}
+
+bool roster_advance(struct roster *roster, uint64_t now_ns) {
+    uint64_t lowest = UINT64_MAX;
+    uint64_t live_ns = roster_live_ns(roster, now_ns);
+    for (uint32_t i = 0; i < roster->count; i++) {
+        const struct member *member = &roster->members[i];
+        if (roster_live(member, live_ns) && member->committed_step < lowest) {
             lowest = member->committed_step;
         }
     }

@@ -41,24 +41,44 @@ struct member {
     uint32_t index;          /* of its next batch; micro_batches: only the end of the step is due */
 };
 
+/* Steps that have one number of micro-batches, up to the next span's. */
+struct roster_span {
+    uint64_t step;          /* the first */
+    uint64_t position;      /* of its first batch in a replica's stream */
+    uint32_t micro_batches; /* per replica and step */
+};
+
 struct roster {
     struct member *members; /* by (replica, pp, cp, tp) */
     uint32_t count;
     uint32_t replicas;
-    uint32_t replica_members; /* members of each replica */
-    uint32_t micro_batches;   /* per replica and step */
-    struct rank_place mesh;   /* sizes */
-    uint32_t *replica_of_dp;  /* mesh.dp entries; UINT32_MAX: not local */
+    uint32_t replica_members;        /* members of each replica */
+    struct roster_span uniform;      /* without spans: of all steps */
+    const struct roster_span *spans; /* borrowed; of the steps from the first on */
+    uint32_t span_count;
+    struct rank_place mesh;  /* sizes */
+    uint32_t *replica_of_dp; /* mesh.dp entries; UINT32_MAX: not local */
     uint64_t lease_ns;
     uint64_t committed_step;
 };
 
-/* `local` has mesh.dp flags, at least one set. -ENOMEM; -ERANGE for a mesh of more than
- * ROSTER_RANKS_MAX ranks. */
+/* Every step has `micro_batches`, until roster_set_spans. `local` has mesh.dp flags, at least one
+ * set. -ENOMEM; -ERANGE for a mesh of more than ROSTER_RANKS_MAX ranks. */
 int roster_init(struct roster *roster, const struct rank_place *mesh, const uint8_t *local,
                 uint32_t micro_batches, uint64_t lease_ns, uint64_t committed_step,
                 uint64_t now_ns);
 void roster_deinit(struct roster *roster); /* fine for a zeroed roster */
+
+/* Borrowed, ascending, at least one. */
+void roster_set_spans(struct roster *roster, const struct roster_span *spans, uint32_t count);
+
+/* Micro-batches of a step, per replica. */
+uint32_t roster_micro_batches(const struct roster *roster, uint64_t step);
+
+/* Number of a batch in its replica's stream; index may be micro_batches, which is the next step's
+ * first. And the step that a number is in. */
+uint64_t roster_place(const struct roster *roster, uint64_t step, uint32_t index);
+uint64_t roster_step_of(const struct roster *roster, uint64_t position);
 
 /* The member at a place inside the mesh; NULL when its replica is not local. */
 struct member *roster_member(const struct roster *roster, const struct rank_place *place);
@@ -77,14 +97,15 @@ void roster_forgive(struct roster *roster, uint64_t since_ns, uint64_t ns);
 void roster_rewind(struct roster *roster, uint64_t step);
 void roster_rewind_member(struct member *member, uint64_t step);
 
-/* Recomputes committed_step; true when it rose. */
+/* Recomputes committed_step; true when it rose. When no member is live any more, those count that
+ * were last. */
 bool roster_advance(struct roster *roster, uint64_t now_ns);
 
 bool roster_live(const struct member *member, uint64_t now_ns);
 
 /* Number of the member's next batch in its replica's stream. */
 static inline uint64_t roster_position(const struct roster *roster, const struct member *member) {
-    return member->step * roster->micro_batches + member->index;
+    return roster_place(roster, member->step, member->index);
 }
 
 /* The smallest position among the replica's ranks that want slots; false without any. */

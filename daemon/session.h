@@ -65,6 +65,9 @@ struct session_job {
     uint64_t slab_bytes;
     uint32_t credits_max;
     uint32_t replica_slots; /* slots that one replica has: a session holds no more */
+    uint64_t begin_step;    /* first step of the mesh */
+    uint64_t end_step;      /* first step of another mesh, at which streams end; UINT64_MAX: none */
+    const char *next_mesh;  /* the sentence with which they end */
 };
 
 /* How far the stream is known and safe. The owner's, updated before sessions are pumped. */

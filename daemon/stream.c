@@ -81,6 +81,10 @@ static void stream_fail(struct session *session, enum status status, const char 
     session_end_stream(session, status, text);
 }
 
+static uint32_t stream_micro_batches(const struct session *session, uint64_t step) {
+    return roster_micro_batches(session->world->roster, step);
+}
+
 static bool stream_from_legal(struct session *session, const Ballast__V1__BatchId *from) {
     const struct session_progress *progress = session->world->progress;
     const struct member *member = session->member;
@@ -99,10 +103,15 @@ static bool stream_from_legal(struct session *session, const Ballast__V1__BatchI
                     "step %" PRIu64 " is far ahead of this daemon, which knows steps up to "
                     "%" PRIu64 "; if its state was lost, start from %" PRIu64,
                     from->step, progress->plannable_step, session->world->roster->committed_step);
-    } else if (from->index > session->world->roster->micro_batches) {
+    } else if (from->step < session->world->job->begin_step) {
         stream_fail(session, STATUS_OUT_OF_RANGE,
-                    "from names micro-batch %u; a step has %u per replica", from->index,
-                    session->world->roster->micro_batches);
+                    "step %" PRIu64 " had another mesh; this one is served from step %" PRIu64
+                    " on, and going back further needs Import or Seek",
+                    from->step, session->world->job->begin_step);
+    } else if (from->index > stream_micro_batches(session, from->step)) {
+        stream_fail(session, STATUS_OUT_OF_RANGE,
+                    "from names micro-batch %u; step %" PRIu64 " has %u per replica", from->index,
+                    from->step, stream_micro_batches(session, from->step));
     } else {
         return true;
     }
@@ -178,6 +187,7 @@ static void stream_end_of_step(struct session *session, const struct step_plan *
     Ballast__V1__EndOfStep end = BALLAST__V1__END_OF_STEP__INIT;
     Ballast__V1__StreamResponse response = BALLAST__V1__STREAM_RESPONSE__INIT;
     end.step = member->step;
+    end.micro_batches = member->index;
     end.plan_digest = (ProtobufCBinaryData){PLAN_DIGEST_BYTES, (uint8_t *)plan->digest};
     response.event_case = BALLAST__V1__STREAM_RESPONSE__EVENT_END_OF_STEP;
     response.end_of_step = &end;
@@ -215,6 +225,7 @@ static bool stream_batch(struct session *session, const struct step_plan *plan,
     out.slot_generation = batch->slot_generation;
     out.payload_hash = batch->payload_hash;
     out.plan_digest = (ProtobufCBinaryData){PLAN_DIGEST_BYTES, (uint8_t *)plan->digest};
+    out.micro_batches = plan->micro_batch_count / plan->dp;
     out.loss_denominator = plan->loss_denominator;
     out.label_tokens = plan->label_tokens;
     const struct rank_place *place = &session->member->place;
@@ -296,7 +307,8 @@ static bool stream_too_far_ahead(const struct session *session, uint64_t now_ns,
 /* Sends the next batch; false when it has to wait or the stream ended. */
 static bool stream_next(struct session *session, const struct step_plan *plan, uint64_t now_ns) {
     struct member *member = session->member;
-    uint32_t micro_batch = member->place.dp * session->world->roster->micro_batches + member->index;
+    uint32_t micro_batch = member->place.dp * stream_micro_batches(session, member->step) +
+                           member->index;
     struct session_batch batch = {.slot = -1};
     struct error error;
     bool last;
@@ -342,6 +354,10 @@ static bool stream_step(struct session *session, uint64_t now_ns) {
     if (session->world->ops->congested(session)) {
         return false;
     }
+    if (member->step == session->world->job->end_step) {
+        session_end_stream(session, STATUS_FAILED_PRECONDITION, session->world->job->next_mesh);
+        return false;
+    }
     enum session_answer answer = session->world->ops->plan(session, member->step, &plan, &error);
     switch (answer) {
     case SESSION_READY:
@@ -359,7 +375,7 @@ static bool stream_step(struct session *session, uint64_t now_ns) {
         session_end_stream(session, status_from_error(error.code), error.text);
         return false;
     }
-    if (member->index == session->world->roster->micro_batches) {
+    if (member->index == stream_micro_batches(session, member->step)) {
         stream_end_of_step(session, plan);
         return true;
     }

@@ -59,7 +59,8 @@ static void turn_measure(struct daemon *daemon, const struct ahead_result *resul
     daemon->balance = plan->balance;
     daemon->release = plan->release;
     turn_use(&daemon->in_hand, result->in_hand);
-    turn_use(&daemon->backlog, plan->release.waiting_tokens / daemon->config->plan.step_tokens);
+    turn_use(&daemon->backlog, plan->release.waiting_tokens /
+                                   schedule_options(daemon->schedule, plan->step)->step_tokens);
     turn_use(&daemon->documents, plan->document_count);
 }
 
@@ -293,14 +294,15 @@ static void turn_extend(struct daemon *daemon) {
     }
     uint64_t known = daemon->planned_end > daemon->rows_end ? daemon->planned_end
                                                             : daemon->rows_end;
+    uint64_t end = turn_smaller(daemon->end_step, daemon->phase.end);
     daemon->progress.plannable_step = daemon->end_step != UINT64_MAX
-                                          ? daemon->end_step
-                                          : known + ahead + DAEMON_UNDURABLE_MAX;
+                                          ? end
+                                          : turn_smaller(end, known + ahead + DAEMON_UNDURABLE_MAX);
     if (daemon->progress.moving) {
         return;
     }
-    ahead_extend(daemon->ahead,
-                 turn_smaller(fastest + ahead + 1, daemon->progress.durable_step + undurable));
+    uint64_t until = turn_smaller(fastest + ahead + 1, daemon->progress.durable_step + undurable);
+    ahead_extend(daemon->ahead, turn_smaller(until, daemon->phase.end));
 }
 
 /* What is kept in memory: from the slowest rank on, never more than a bounded number, and whatever
@@ -329,6 +331,15 @@ static void turn_stop(struct daemon *daemon, uint64_t now_ns) {
     }
 }
 
+/* Whether the job has durably gone to a step of another phase, and whoever sought it was told. */
+static void turn_phase(struct daemon *daemon) {
+    uint64_t committed = daemon->roster.committed_step;
+    if (!phase_holds(&daemon->phase, committed) && !daemon->progress.moving &&
+        daemon->rewind.call_count == 0 && daemon->progress.durable_committed_step == committed) {
+        daemon_move_on(daemon);
+    }
+}
+
 void turn_run(struct daemon *daemon) {
     while (daemon->dirty) {
         uint64_t now_ns = uv_hrtime();
@@ -344,6 +355,7 @@ void turn_run(struct daemon *daemon) {
         }
         rewind_turn(&daemon->rewind);
         server_pump(&daemon->server, now_ns);
+        turn_phase(daemon);
         if (daemon->stopping) {
             turn_stop(daemon, now_ns);
         }

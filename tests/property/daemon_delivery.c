@@ -454,7 +454,8 @@ static void sim_open(uint64_t seed) {
                                    .data_path = "",
                                    .token_bytes = 2,
                                    .credits_max = slots,
-                                   .replica_slots = slots};
+                                   .replica_slots = slots,
+                                   .end_step = UINT64_MAX};
     sim.progress = (struct session_progress){
         .plannable_step = STEPS, .durable_step = STEPS, .durable_committed_step = STEPS};
     sim.reader = (struct reader){.ops = &fake_reader_ops};

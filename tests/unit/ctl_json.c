@@ -66,10 +66,10 @@ static void json_prints_bytes_as_lowercase_hex(void **state) {
     uint8_t digest[] = {0x00, 0x0f, 0xab, 0xff};
     Ballast__V1__EndOfStep end = BALLAST__V1__END_OF_STEP__INIT;
     end.step = 7;
-    expect_message(&end, "{\"step\":7,\"plan_digest\":\"\"}");
+    expect_message(&end, "{\"step\":7,\"plan_digest\":\"\",\"micro_batches\":0}");
     end.plan_digest.data = digest;
     end.plan_digest.len = sizeof digest;
-    expect_message(&end, "{\"step\":7,\"plan_digest\":\"000fabff\"}");
+    expect_message(&end, "{\"step\":7,\"plan_digest\":\"000fabff\",\"micro_batches\":0}");
 }
 
 static void json_prints_enums_by_name_and_unknown_ones_as_numbers(void **state) {

@@ -190,7 +190,8 @@ void world_init(struct world *world, bool all) {
                                       .token_bytes = 2,
                                       .slab_bytes = 32768,
                                       .credits_max = 8,
-                                      .replica_slots = WORLD_SLOTS};
+                                      .replica_slots = WORLD_SLOTS,
+                                      .end_step = UINT64_MAX};
     world->progress = (struct session_progress){.plannable_step = 1000};
     world->generation = (struct generation){.number = 9, .step = 77, .by = "rank dp 1"};
     arena_init(&world->arena, 1 << 20);
