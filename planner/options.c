@@ -394,7 +394,8 @@ static int options_check_pools(const struct plan_options *options, struct error 
                          pools->size, options->dp);
     }
     if (pools->look_ahead > FIXED_BATCHES_MAX) {
-        return error_set(error, -EINVAL, "pools.look_ahead = %" PRIu32 ": give at most %u steps",
+        return error_set(error, -EINVAL,
+                         "pools.look_ahead = %" PRIu32 ": too far; give at most %u steps",
                          pools->look_ahead, FIXED_BATCHES_MAX);
     }
     int code = options_check_heads(options, error);

@@ -68,6 +68,24 @@ struct step_spread {
     uint32_t count;
 };
 
+/* What a pool's micro-batches take at home is shared out as the plan has loaded its workers. */
+static void step_load_share(const struct step_plan *plan, const struct plan_pool *pool,
+                            struct step_load *loads) {
+    uint32_t share = plan->micro_batch_count / plan->dp;
+    uint64_t workers = pool_workers(&plan->pool_shape);
+    u128 sum_ps = 0;
+    for (uint32_t i = 0; i < plan->pool_shape.sequences; i++) {
+        sum_ps += loads[(pool->dp_begin + i) * share + pool->ga_index].attention_sum_ps;
+    }
+    for (uint32_t i = 0; i < plan->pool_shape.sequences; i++) {
+        struct step_load *load = &loads[(pool->dp_begin + i) * share + pool->ga_index];
+        u128 slowest_ps = pool->load_mean > 0 ? sum_ps / workers * pool->load_max / pool->load_mean
+                                              : sum_ps / workers;
+        load->attention_sum_ps = (uint64_t)(sum_ps / plan->pool_shape.sequences);
+        load->attention_ps = slowest_ps < UINT64_MAX ? (uint64_t)slowest_ps : UINT64_MAX;
+    }
+}
+
 void step_load_of(const struct step_plan *plan, const struct tile_model *tiles,
                   struct step_load *loads) {
     for (uint32_t m = 0; m < plan->micro_batch_count; m++) {
@@ -84,6 +102,9 @@ void step_load_of(const struct step_plan *plan, const struct tile_model *tiles,
             loads[m].attention_sum_ps += ps;
             loads[m].attention_ps = ps > loads[m].attention_ps ? ps : loads[m].attention_ps;
         }
+    }
+    for (uint32_t i = 0; i < plan->pool_count; i++) {
+        step_load_share(plan, &plan->pools[i], loads);
     }
 }
 

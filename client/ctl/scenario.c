@@ -118,7 +118,8 @@ static int policy_split(const char *policy, char name[POLICY_BYTES], char layout
 
 /* Fixed windows have no other step. */
 static bool policy_is_fixed(const char *name) {
-    return strcmp(name, "plain") == 0 || strncmp(name, "fixed", 5) == 0;
+    return strcmp(name, "plain") == 0 || strncmp(name, "fixed", 5) == 0 ||
+           strncmp(name, "pool", 4) == 0;
 }
 
 /* Weakest first: what the source suggests, what was asked for, what makes the trial. */
@@ -156,19 +157,18 @@ int scenario_config(const struct scenario *scenario, const char *policy, const c
     return config_load(scenario->config, all, count, out, error);
 }
 
-static int trial_source(struct trial *trial, struct scenario *scenario,
-                        const struct document_source **out, struct error *error) {
+static int trial_source(struct trial *trial, struct scenario *scenario, struct error *error) {
     const struct corpus_source_options *reading = &trial->config->source;
     int rc = 0;
     if (scenario->drawn != NULL) {
         lengths_source_init_drawn(&trial->list, scenario->drawn, reading);
-        *out = &trial->list.source;
+        trial->source = &trial->list.source;
         return 0;
     }
     if (scenario->list != NULL) {
         rc = lengths_source_init(&trial->list, scenario->list, scenario->list_count, reading,
                                  error);
-        *out = &trial->list.source;
+        trial->source = &trial->list.source;
         return rc;
     }
     if (scenario->catalog == NULL) {
@@ -177,25 +177,24 @@ static int trial_source(struct trial *trial, struct scenario *scenario,
     }
     if (rc == 0) {
         rc = corpus_source_init(&trial->corpus, scenario->catalog, reading, error);
-        *out = &trial->corpus.source;
+        trial->source = &trial->corpus.source;
     }
     return rc;
 }
 
 int trial_open(struct trial *trial, struct scenario *scenario, const char *policy, const char *seed,
                struct error *error) {
-    const struct document_source *source = NULL;
     memset(trial, 0, sizeof *trial);
     int rc = scenario_config(scenario, policy, seed, &trial->config, error);
     if (rc == 0) {
-        rc = trial_source(trial, scenario, &source, error);
+        rc = trial_source(trial, scenario, error);
     }
     if (rc == 0 && scenario->cut) {
-        cut_source_init(&trial->cut, source, trial->config->plan.window);
-        source = &trial->cut.source;
+        cut_source_init(&trial->cut, trial->source, trial->config->plan.window);
+        trial->source = &trial->cut.source;
     }
     if (rc == 0) {
-        rc = stream_open_over(&trial->stream, &trial->config->plan, source, error);
+        rc = stream_open_over(&trial->stream, &trial->config->plan, trial->source, error);
     }
     if (rc < 0) {
         trial_close(trial);

@@ -64,6 +64,7 @@ struct trial {
     struct corpus_source corpus;
     struct lengths_source list;
     struct cut_source cut;
+    const struct document_source *source; /* one of these */
     struct stream stream;
 };
 

@@ -204,7 +204,8 @@ static error_t arguments_parse(int key, char *arg, struct argp_state *state) {
         state->child_inputs[0] = arguments->ctl;
         return 0;
     case OPTION_LENGTHS:
-        arguments->scenario->lengths = arg;
+        *(distribution_find(arg) != NULL ? &arguments->scenario->distribution
+                                         : &arguments->scenario->lengths) = arg;
         return 0;
     case OPTION_CORPUS:
         corpus_parse(arguments, arg, state);
@@ -244,7 +245,9 @@ static const struct argp_option options[] = {
     {"corpus", OPTION_CORPUS, "PREFIX[=WEIGHT]", 0,
      "Those of PREFIX.idx, instead of a config's; may be repeated", 0},
     {"lengths", OPTION_LENGTHS, "FILE", 0,
-     "Documents of these lengths, one whole number a line, read in the config's order", 0},
+     "Documents of these lengths, one whole number a line, read in the config's order; or a "
+     "built-in list by name",
+     0},
     {"distribution", OPTION_DISTRIBUTION, "NAME", 0,
      "Built-in lengths: wlb128k, prolong, libra256k, libra1m", 0},
     {"cut", OPTION_CUT, "HOW", 0,
@@ -254,6 +257,7 @@ static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Settings of the job, before the config's:", 3},
     {"window", OPTION_KEYS + KEY_WINDOW, "TOKENS", 0, "plan.window", 0},
     {"micro-batches", OPTION_KEYS + KEY_MICRO_BATCHES, "N", 0, "plan.micro_batches", 0},
+    {"global-batch", OPTION_KEYS + KEY_MICRO_BATCHES, "N", OPTION_ALIAS, NULL, 0},
     {"tokens-max", OPTION_KEYS + KEY_TOKENS_MAX, "TOKENS", 0, "plan.tokens_max, such as 1.25w", 0},
     {"cost", OPTION_KEYS + KEY_COST, "COST", 0, "model.cost: analytic, or L2/C for L*(L+C)", 0},
     {"bands", OPTION_KEYS + KEY_BANDS, "LIST", 0, "bands.thresholds, such as 49152,81920", 0},

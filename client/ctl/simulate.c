@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_STEPS  100u
 #define EXACT_LIMIT_MS 10000u
 #define EXACT_GROUPS   3u
 
@@ -139,15 +138,44 @@ static int simulation_report(struct simulation *simulation, const struct row *ro
     return rc;
 }
 
+/* Pools instead of policies; of the first seed. */
+static int simulate_pools(struct simulation *simulation) {
+    struct error *error = &simulation->ctl->error;
+    struct pools_row *rows = calloc(POOLS_CANDIDATES_MAX, sizeof *rows);
+    struct trial trial = {0};
+    size_t count = 0;
+    int rc = rows != NULL ? scenario_open(&simulation->scenario, error)
+                          : error_set(error, -ENOMEM, "no memory for pools");
+    if (rc == 0) {
+        rc = trial_open(&trial, &simulation->scenario, "plain", simulation->seeds[0], error);
+    }
+    if (rc == 0) {
+        rc = pools_measure(&simulation->pools, &trial, simulation->options.steps, rows, &count,
+                           error);
+    }
+    if (rc == 0 && simulation->ctl->json) {
+        pools_print_json(rows, count);
+    } else if (rc == 0) {
+        pools_print(&simulation->scenario, rows, count);
+    }
+    trial_close(&trial);
+    free(rows);
+    scenario_close(&simulation->scenario);
+    return rc;
+}
+
 int ctl_simulate(struct ctl *ctl, int argc, char **argv) {
     struct simulation simulation = {
         .ctl = ctl,
         .policies = {"plain", "fixed:4", "wlb:none", "wlb:bands", "wlb:level"},
         .policy_count = 5,
         .exact.options = {.limit_ms = EXACT_LIMIT_MS, .groups = EXACT_GROUPS},
-        .options = {.steps = DEFAULT_STEPS, .warm_up = WARM_UP_AUTO, .times = step_time_defaults},
+        .options = {.warm_up = WARM_UP_AUTO, .times = step_time_defaults},
     };
     simulate_parse(&simulation, argc, argv);
+    if (simulation.pools.wanted) {
+        return simulate_pools(&simulation);
+    }
     size_t count = simulation.policy_count * simulation.seed_count;
     struct row *rows = calloc(count, sizeof *rows);
     int rc;

@@ -5,6 +5,7 @@
 #include "client/ctl/ctl.h"
 #include "client/ctl/exact.h"
 #include "client/ctl/measure.h"
+#include "client/ctl/pools.h"
 #include "client/ctl/scenario_options.h"
 
 #define POLICIES_MAX 16u
@@ -29,6 +30,7 @@ struct simulation {
     uint64_t measured_step_ns; /* of the first policy; 0: not given */
     const char *html;          /* NULL: no page */
     struct exact_report exact;
+    struct pools_request pools;
     bool calibrated;
 };
 

@@ -8,6 +8,8 @@
 #include <string.h>
 
 #define STEPS_MAX     1000000u
+#define DEFAULT_STEPS 100u
+#define POOLS_STEPS   8u
 #define IMBALANCE_MAX 1000u
 #define PPM           1000000u
 
@@ -171,7 +173,7 @@ static error_t option_parse(int key, char *arg, struct argp_state *state) {
         }
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return pools_option_parse(&simulation->pools, key, arg, state) ? 0 : ARGP_ERR_UNKNOWN;
     }
 }
 
@@ -184,7 +186,7 @@ static const struct argp_option options[] = {
      "one "
      "these layouts only",
      0},
-    {"steps", OPTION_STEPS, "N", 0, "Steps to count with each (100)", 0},
+    {"steps", OPTION_STEPS, "N", 0, "Steps to count with each (100, pools 8)", 0},
     {"warm-up", OPTION_WARM_UP, "N", 0,
      "Steps planned first and not counted (a tenth, at least queues.max_age; none when the data "
      "end)",
@@ -208,6 +210,7 @@ static const struct argp_option options[] = {
      0},
     {"measured-step", OPTION_MEASURED_STEP, "TIME", 0,
      "Compare the first policy's predicted step with this measured one", 0},
+    POOLS_ARGP_OPTIONS,
     {0},
 };
 
@@ -231,6 +234,9 @@ void simulate_parse(struct simulation *simulation, int argc, char **argv) {
         .times = &simulation->options.times,
     };
     ctl_parse(&argp, 0, argc, argv, simulation);
+    if (simulation->options.steps == 0) {
+        simulation->options.steps = simulation->pools.wanted ? POOLS_STEPS : DEFAULT_STEPS;
+    }
     if (simulation->seed_count == 0) {
         simulation->seed_count = 1;
     }

@@ -497,6 +497,52 @@ static void simulations_need_no_corpus(void **state) {
     ran_free(&ran);
 }
 
+static void simulate_of_pools_prints_a_row_for_every_candidate(void **state) {
+    (void)state;
+    static const char *const refused[][3] = {
+        {"--pool=3", "--dp=4", "P must divide"},
+        {"--pool=0", "--dp=4", "--pool"},
+        {"--pool=2", "--heads=9,2,64", "--heads"},
+        {"--pool=2", "--tiles=worst", "--tiles"},
+        {"--pool=4", "--micro-batches=6", "not a multiple"},
+    };
+    struct ran ran = {0};
+    ran_ctl(&ran, "simulate", "--lengths=libra256k", "--window=65536", "--pool=2,4",
+            "--global-batch=16", "--head-shards=1,2", "--block=1024", "--heads=8,2,64", "--cp=2",
+            "--steps=2", "--json", NULL);
+    ran_expect(&ran, 0);
+    json_t *answer = ran_json(&ran);
+    json_t *rows = json_object_get(answer, "rows");
+    assert_int_equal(json_array_size(rows), 4);
+    for (size_t i = 0; i < 4; i++) {
+        json_t *row = json_array_get(rows, i);
+        assert_int_equal(member(row, "p"), i < 2 ? 2 : 4);
+        assert_int_equal(member(row, "h"), i % 2 + 1);
+        assert_int_equal(member(row, "b"), 1024);
+        assert_true(member(row, "inter_before_ppm") >= member(row, "inter_after_ppm"));
+        assert_true(member(row, "inter_after_ppm") >= member(row, "bound_ppm"));
+        assert_true(member(row, "intra_ppm") <= member(row, "intra_max_ppm"));
+        assert_true(member(row, "bytes_in_max") >= member(row, "bytes_mean"));
+        assert_true(member(row, "bytes_out_max") >= member(row, "bytes_mean"));
+        assert_true(member(row, "moved_ppm") <= 1000000);
+        assert_true(member(row, "plan_ns") > 0 && member(row, "tiles") > 0);
+        assert_true(json_is_false(json_object_get(row, "proposed")));
+    }
+    json_decref(answer);
+    ran_ctl(&ran, "simulate", "--distribution=libra256k", "--window=65536", "--search", "--dp=2",
+            "--micro-batches=8", "--steps=1", NULL);
+    ran_expect(&ran, 0);
+    assert_non_null(strstr(ran.out, "* take P = "));
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        ran_ctl(&ran, "simulate", "--distribution=libra256k", refused[i][0], refused[i][1], NULL);
+        assert_true(ran.code == 1 || ran.code == 2);
+        if (strstr(ran.err, refused[i][2]) == NULL) {
+            fail_msg("%s %s: %s", refused[i][0], refused[i][1], ran.err);
+        }
+    }
+    ran_free(&ran);
+}
+
 /* Times of a job that computes at 4/5 of the model's speed: 7 % noise, then a line without sense.
  */
 static void log_write(const struct world *world, const char *last) {
@@ -683,6 +729,7 @@ static void the_manual_names_every_command_and_global_option(void **state) {
 int main(void) {
     ran_environment_clear();
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(simulate_of_pools_prints_a_row_for_every_candidate),
         cmocka_unit_test(wrong_usage_exits_2_and_says_why),
         cmocka_unit_test(times_are_checked_on_the_command_line_and_in_the_environment),
         cmocka_unit_test(help_leads_with_examples),

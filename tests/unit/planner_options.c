@@ -315,6 +315,79 @@ static void policies_have_names(void **state) {
     assert_null(policy_name((enum policy)177));
 }
 
+static void policies_with_pools_have_names_that_parse_back(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        enum policy policy;
+        uint32_t size;
+    } names[] = {
+        {"pool:1", POLICY_POOL, 1},
+        {"pool:4096", POLICY_POOL, 4096},
+        {"wlb:level+pool:8", POLICY_WLB_LEVEL, 8},
+        {"wlb:bands+pool:16", POLICY_WLB_BANDS, 16},
+        {"wlb:none+pool:2", POLICY_WLB_NONE, 2},
+        {"wlb:none", POLICY_WLB_NONE, 0},
+        {"fixed:3", (enum policy)(POLICY_FIXED + 3), 0},
+    };
+    static const char *const wrong[] = {
+        "pool",           "pool:",          "pool:0",           "pool:01",
+        "pool:4097",      "pool:8x",        "pool:-1",          "pool:8 ",
+        "plain+pool:2",   "fixed:4+pool:2", "wlb:level+pool",   "wlb:level+pool:",
+        "wlb:lev+pool:2", "+pool:2",        "pool:2+wlb:level", "pool:99999999999999999999"};
+    char name[POLICY_NAME_BYTES];
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        enum policy policy = POLICY_PLAIN;
+        uint32_t size = 77;
+        assert_int_equal(policy_pool_parse(names[i].name, &policy, &size), 0);
+        assert_int_equal(policy, names[i].policy);
+        assert_int_equal(size, names[i].size);
+        policy_pool_name(policy, size, name);
+        assert_string_equal(name, names[i].name);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        enum policy policy = POLICY_PLAIN;
+        uint32_t size = 77;
+        assert_int_equal(policy_pool_parse(wrong[i], &policy, &size), -EINVAL);
+        assert_int_equal(policy, POLICY_PLAIN);
+        assert_int_equal(size, 77);
+    }
+}
+
+static void pools_default_to_what_the_model_and_the_window_allow(void **state) {
+    (void)state;
+    struct plan_options options = job();
+    struct error error = {0};
+    options.pools.size = 2;
+    assert_int_equal(plan_options_resolve(&options, &error), 0);
+    uint32_t kv_heads = options.model.kv_heads / options.tp;
+    assert_int_equal(options.pools.head_shards, kv_heads % 4 == 0 ? 4 : kv_heads % 2 == 0 ? 2 : 1);
+    uint32_t block = options.window / 64;
+    assert_int_equal(options.pools.block_tokens, block < 128 ? 128 : block > 8192 ? 8192 : block);
+    struct plan_options again = options;
+    assert_int_equal(plan_options_resolve(&again, &error), 0);
+    assert_memory_equal(&again.pools, &options.pools, sizeof options.pools);
+}
+
+static void pools_that_do_not_fit_are_refused_by_name(void **state) {
+    (void)state;
+    static const struct {
+        struct pools_options pools;
+        const char *key;
+    } wrong[] = {
+        {{.size = 3}, "parallel.dp = 2"},
+        {{.size = 2, .look_ahead = 65}, "pools.look_ahead = 65"},
+        {{.size = 2, .head_shards = 7}, "pools.head_shards = 7"},
+        {{.size = 2, .block_tokens = 1}, "pools.block_tokens = 1"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct plan_options options = job();
+        options.pools = wrong[i].pools;
+        options.cp = wrong[i].pools.block_tokens == 1 ? 1024 : options.cp;
+        refuses(options, wrong[i].key);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(step_tokens_default_to_the_windows_or_95_percent_of_the_room),
@@ -324,6 +397,9 @@ int main(void) {
         cmocka_unit_test(zeros_and_giants_are_refused_by_name),
         cmocka_unit_test(plain_wants_windows_that_the_ranks_divide),
         cmocka_unit_test(the_smallest_job_resolves),
+        cmocka_unit_test(policies_with_pools_have_names_that_parse_back),
+        cmocka_unit_test(pools_default_to_what_the_model_and_the_window_allow),
+        cmocka_unit_test(pools_that_do_not_fit_are_refused_by_name),
         cmocka_unit_test(level_parameters_are_the_presets_or_given),
         cmocka_unit_test(a_job_keeps_policy_window_and_longest_parts),
         cmocka_unit_test(a_job_keeps_the_bounds_of_its_sections),
