@@ -636,7 +636,7 @@ int daemon_run(const struct daemon_options *options) {
     if (config_load(options->config_path, options->overrides, options->override_count, &config,
                     &error) < 0) {
         log_line(LOG_ERR, "config", "%s", error.text);
-        return DAEMON_EXIT_CONFIG;
+        return error.code == -ENOMEM ? DAEMON_EXIT_IO : DAEMON_EXIT_CONFIG;
     }
     log_open(config->log_level);
     (void)signal(SIGPIPE, SIG_IGN);

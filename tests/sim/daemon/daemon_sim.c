@@ -131,6 +131,12 @@ static void check_progress(const struct daemon *daemon) {
     }
     sim_check(roster->committed_step >= committed_before, "committed_step falls");
     committed_before = roster->committed_step;
+    for (uint32_t c = 0; c < daemon->server.conn_count; c++) {
+        const struct session *session = &daemon->server.conns[c]->session;
+        if (session->cut && session->member != NULL) {
+            sim_rank_cut((uint32_t)(session->member - roster->members));
+        }
+    }
     for (uint32_t i = 0; i < sim_rank_count(); i++) {
         uint64_t since_ns = sim_rank_gone_since_ns(i);
         since_ns = since_ns > 0 && since_ns < sim.started_ns ? sim.started_ns : since_ns;
@@ -160,8 +166,7 @@ static void check_bounds(const struct daemon *daemon) {
 }
 
 static void check_always(void) {
-    if (sim.daemon != NULL && sim_uv_at_poll() && !sim.daemon->closing &&
-        sim.daemon->server.conns != NULL) {
+    if (sim.daemon != NULL && sim_uv_at_poll() && sim.daemon->server.conns != NULL) {
         check_slots(sim.daemon);
         check_progress(sim.daemon);
         check_bounds(sim.daemon);

@@ -160,6 +160,7 @@ bool sim_rank_over(uint32_t i);
 uint32_t sim_rank_count(void);
 /* First step that the rank has not told the daemon it is done with. */
 uint64_t sim_rank_told_step(uint32_t i);
+void sim_rank_cut(uint32_t i);               /* the daemon is through with its connection */
 uint64_t sim_rank_gone_since_ns(uint32_t i); /* SIM_NEVER: connected; 0: cut by the daemon */
 void sim_ranks_daemon_died(void);
 

@@ -237,6 +237,10 @@ static void rank_lost(struct rank *rank, bool cut) {
     rank->kept_count = 0;
 }
 
+void sim_rank_cut(uint32_t i) {
+    ranks[i].gone_since_ns = 0;
+}
+
 void sim_rank_lose(uint32_t i) {
     rank_lost(&ranks[i], true);
 }
