@@ -33,14 +33,15 @@ static void policy_check(const char *text, struct argp_state *state) {
     char *layouts = copy != NULL ? strchr(copy, '@') : NULL;
     char *rest = NULL;
     enum policy policy;
+    uint32_t pool_size;
     enum layout layout;
     if (layouts != NULL) {
         *layouts++ = '\0';
     }
-    if (copy == NULL || policy_parse(copy, &policy) < 0) {
+    if (copy == NULL || policy_pool_parse(copy, &policy, &pool_size) < 0) {
         argp_error(state,
                    "--policies: there is no policy '%s'; there are plain, fixed:1 to "
-                   "fixed:%u, wlb:none, wlb:bands, wlb:level",
+                   "fixed:%u, wlb:none, wlb:bands, wlb:level, pool:P, wlb:X+pool:P",
                    text, FIXED_BATCHES_MAX);
     }
     char *name = layouts != NULL ? strtok_r(layouts, "+", &rest) : NULL;

@@ -47,6 +47,8 @@ def test_own_text_from_another_folder_twice_and_lines_of_80_columns():
         with open(os.path.join(folder, "summary.json")) as f:
             summary = json.load(f)
         assert summary["steps"] == 2 and summary["plain"] and summary["balanced"]
+        said, _ = quickstart(folder, *arguments, "--policy", "pool:2")
+        assert "pool:2" in said, said
         said, _ = quickstart(folder, *arguments, "--policy", "plain", "--keep")
         with open(os.path.join(ROOT, "build/quickstart/ballastd.pid")) as f:
             pid = int(f.read())

@@ -323,6 +323,26 @@ static void batches_come_in_order_on_credit_and_ends_of_steps_cost_none(void **s
     expect_silence(at);
 }
 
+static void a_rank_receives_its_part_of_a_pool_and_no_other(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t dp, cp;
+        size_t met;
+    } ranks[] = {{0, 0, 1}, {0, 1, 0}, {1, 0, 0}, {1, 1, 1}};
+    world.pooled = true;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct world_session *at = streaming(i, ranks[i].dp, ranks[i].cp, 1);
+        world_pump(&world);
+        Ballast__V1__StreamResponse *event = read_event(at);
+        const Ballast__V1__PoolPart *part = event->batch->pool;
+        assert_non_null(part);
+        assert_int_equal(part->worker, ranks[i].dp * WORLD_CP + ranks[i].cp);
+        assert_int_equal(part->n_tiles, ranks[i].met);
+        assert_int_equal(part->n_transfers, ranks[i].met);
+        ballast__v1__stream_response__free_unpacked(event, NULL);
+    }
+}
+
 static void a_stream_without_from_starts_at_the_first_uncommitted_step(void **state) {
     (void)state;
     world.roster.committed_step = 6;
@@ -1154,6 +1174,7 @@ int main(void) {
         TEST(hello_refuses_what_does_not_fit_this_daemon),
         TEST(a_live_identity_stays_with_the_first_and_passes_on_when_it_leaves),
         TEST(a_data_token_is_good_once),
+        TEST(a_rank_receives_its_part_of_a_pool_and_no_other),
         TEST(batches_come_in_order_on_credit_and_ends_of_steps_cost_none),
         TEST(a_stream_without_from_starts_at_the_first_uncommitted_step),
         TEST(from_may_ask_for_any_kept_step_and_for_the_end_alone),

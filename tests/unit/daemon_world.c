@@ -33,6 +33,30 @@ static bool fake_crowded(const struct session *session, size_t bytes) {
     return ((const struct world_session *)(const void *)session)->crowded;
 }
 
+static void world_add_pools(struct step_plan *plan) {
+    static struct plan_pool pools[WORLD_PER_STEP];
+    static struct pool_piece pieces[WORLD_PER_STEP];
+    static uint32_t workers[WORLD_PER_STEP];
+    static struct pool_transfer transfers[WORLD_PER_STEP];
+    for (uint32_t i = 0; i < WORLD_PER_STEP; i++) {
+        pools[i] = (struct plan_pool){.ga_index = i,
+                                      .piece_begin = i,
+                                      .piece_count = 1,
+                                      .transfer_begin = i,
+                                      .transfer_count = 1};
+        pieces[i] = (struct pool_piece){.rows = 8, .pairs = 36};
+        workers[i] = 3;
+        transfers[i] = (struct pool_transfer){.payload = POOL_Q, .worker = 3, .rows = 8};
+    }
+    plan->pool_shape = (struct pool_shape){
+        .sequences = WORLD_DP, .ranks = WORLD_CP, .head_shards = 1};
+    plan->pool_count = WORLD_PER_STEP;
+    plan->pools = pools;
+    plan->pieces = pieces;
+    plan->tile_workers = workers;
+    plan->transfers = transfers;
+}
+
 /* Every micro-batch is one document of 8 tokens, or none; one context-parallel rank per half. */
 static void world_make_plan(struct world *world, uint64_t step) {
     static struct micro_batch micro_batches[WORLD_DP * WORLD_PER_STEP];
@@ -55,6 +79,9 @@ static void world_make_plan(struct world *world, uint64_t step) {
         micro_batches[i] = (struct micro_batch){.dp = i / WORLD_PER_STEP,
                                                 .index = i % WORLD_PER_STEP,
                                                 .document_count = world->empty ? 0 : 1};
+    }
+    if (world->pooled) {
+        world_add_pools(&plan);
     }
     memset(plan.digest, (int)(step + 1), sizeof plan.digest);
     world->plan = &plan;

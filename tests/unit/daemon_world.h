@@ -58,6 +58,7 @@ struct world {
     uint32_t holds;            /* over all sessions */
     uint32_t opened;           /* streams */
     bool empty;                /* micro-batches have no documents */
+    bool pooled;               /* both replicas share: a tile of worker 0 is at worker 3 */
     struct step_plan *plan;    /* the last one asked for */
     struct world_session sessions[WORLD_SESSIONS];
 };
