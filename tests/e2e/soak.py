@@ -1,0 +1,80 @@
+#!/usr/bin/python3
+"""Eight ranks for a long time, the daemon killed again and again: nothing grows.
+
+Lives of 4 seconds for 8; with BALLAST_TEST_FULL=1 of 5 minutes for BALLAST_SOAK_HOURS (1). A life is judged from
+its first sixth on, when caches and buffers have their size."""
+
+import os
+import time
+
+from determinism import ALL, MICRO_BATCHES, world_with_corpus
+from world import FULL, in_order, main
+
+LIFE_S = 300 if FULL else 4
+SOAK_S = float(os.environ.get("BALLAST_SOAK_HOURS", "1")) * 3600 if FULL else 8
+WAL_BYTES_MAX = 16 << 20
+RSS_KB_PER_HOUR_MAX = 1024
+
+
+def figures(world):
+    """(anonymous memory in KB, descriptors, threads, WAL bytes) of the daemon."""
+    proc = f"/proc/{world.daemon.pid}"
+    with open(proc + "/status") as f:
+        rss = next(int(line.split()[1]) for line in f if line.startswith("RssAnon"))
+    wal = os.path.join(world.state, "ballast.db-wal")
+    return (rss, len(os.listdir(proc + "/fd")), len(os.listdir(proc + "/task")),
+            os.path.getsize(wal) if os.path.exists(wal) else 0)
+
+
+def slope_per_hour(samples):
+    """Least squares over [(seconds, value)]."""
+    n = len(samples)
+    mean_t = sum(t for t, _ in samples) / n
+    mean_v = sum(v for _, v in samples) / n
+    square = sum((t - mean_t) ** 2 for t, _ in samples)
+    return 3600 * sum((t - mean_t) * (v - mean_v) for t, v in samples) / square
+
+
+def live(world):
+    """One life under load: figures once a life's 60th."""
+    samples, started = [], time.monotonic()
+    while (age := time.monotonic() - started) < LIFE_S:
+        time.sleep(LIFE_S / 60)
+        if age > LIFE_S / 6:
+            samples.append((age, *figures(world)))
+    return samples
+
+
+def test_nothing_grows_while_the_daemon_is_killed_again_and_again():
+    with world_with_corpus(limits={"steps_retained": 200}) as world:
+        world.start()
+        ranks = [world.rank(*place, think_ms=1) for place in ALL]
+        world.wait_for(lambda: all(len(r.lines()) > 4 for r in ranks), "all are served")
+        lives, ended = [], time.monotonic() + SOAK_S
+        while time.monotonic() < ended:
+            lives.append(live(world))
+            world.kill()
+            world.start()
+        counts = [len(r.lines()) for r in ranks]
+        world.wait_for(lambda: all(len(r.lines()) > n + 8 for r, n in zip(ranks, counts)), "all go on")
+        for rank in ranks:
+            rank.process.terminate()
+        for rank in ranks:
+            in_order(rank.finish(), MICRO_BATCHES // 2)
+        world.stop()
+        db = os.path.getsize(os.path.join(world.state, "ballast.db"))
+    rss = [[(s[0], s[1]) for s in life] for life in lives]
+    slopes = sorted(slope_per_hour(life) for life in rss)
+    descriptors = {(s[2]) for life in lives for s in life}
+    threads = {(s[3]) for life in lives for s in life}
+    wal = max(s[4] for life in lives for s in life)
+    print(f"      {len(lives)} lives of {LIFE_S} s: RSS {max(v for life in rss for _, v in life)} KB at most, slope "
+          f"{slopes[len(slopes) // 2]:.0f} KB/h, descriptors {sorted(descriptors)}, threads {sorted(threads)}, "
+          f"WAL {wal >> 10} KB, ballast.db {db >> 10} KB", flush=True)
+    assert wal <= WAL_BYTES_MAX
+    assert max(descriptors) - min(descriptors) <= 1 and len(threads) == 1
+    assert not FULL or slopes[len(slopes) // 2] < RSS_KB_PER_HOUR_MAX
+
+
+if __name__ == "__main__":
+    main(globals())
