@@ -315,6 +315,14 @@ static void the_command_line_goes_before_the_environment(void **state) {
     ran_expect(&ran, 1);
     assert_non_null(strstr(ran.err, "state directory"));
     ran_environment_clear();
+    char corpus[512];
+    setenv("BALLAST_CONFIG", "/nowhere/conf", 1);
+    (void)snprintf(corpus, sizeof corpus, "--corpus=%s", world_path(&world, "books"));
+    ran_ctl(&ran, "simulate", corpus, "--window=1024", "--micro-batches=4", "--steps=2", NULL);
+    ran_expect(&ran, 0);
+    ran_ctl(&ran, "simulate", corpus, "--config=/nowhere/conf", NULL);
+    expect_usage_error(&ran, "names its own corpus");
+    ran_environment_clear();
     ran_free(&ran);
     world_close(&world);
 }
