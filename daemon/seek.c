@@ -82,6 +82,12 @@ static bool seek_allowed(struct session *session, uint32_t stream) {
         session_refuse(session, stream, STATUS_UNAVAILABLE, "the daemon is stopping");
         return false;
     }
+    if (session->world->progress->full) {
+        session_refuse(session, stream, STATUS_RESOURCE_EXHAUSTED,
+                       "a generation must be durable, and the disk of the state directory is full; "
+                       "free some space");
+        return false;
+    }
     return true;
 }
 

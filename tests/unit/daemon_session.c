@@ -1033,8 +1033,10 @@ static void seek_import_and_export_are_passed_on_of_ranks_and_administrators(voi
     expect_refusal(at, seek(at, 5, 0), STATUS_FAILED_PRECONDITION, "Hello");
     at = bound(2, 0, 0);
     expect_refusal(at, seek(at, UINT64_MAX, 0), STATUS_INVALID_ARGUMENT, "no such");
-    world.progress.stopping = true;
+    world.progress.full = true;
     at = bound(3, 1, 0);
+    expect_refusal(at, seek(at, 5, 0), STATUS_RESOURCE_EXHAUSTED, "state directory is full");
+    world.progress.stopping = true;
     expect_status(at, seek(at, 5, 0), STATUS_UNAVAILABLE);
 }
 
