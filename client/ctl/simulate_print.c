@@ -24,19 +24,29 @@ static void gain_cell(struct table *table, bool known, uint64_t ppm) {
     }
 }
 
-static void print_policies(const struct row *rows, size_t count) {
+/* The seed only where there are several. */
+static void print_policies(const struct row *rows, size_t count, bool seeds) {
     static const struct table_column columns[] = {
         {"NAME", TABLE_LEFT, 0},   {"SEED", TABLE_LEFT, 0},    {"TOTAL", TABLE_RIGHT, 0},
         {"WORST", TABLE_RIGHT, 0}, {"DELAY", TABLE_RIGHT, 0},  {"MAX", TABLE_RIGHT, 0},
         {"CV", TABLE_RIGHT, 0},    {"LONG", TABLE_RIGHT, 0},   {"STEP", TABLE_RIGHT, 0},
         {"GAIN", TABLE_RIGHT, 0},  {"BUBBLE", TABLE_RIGHT, 0},
     };
+    struct table_column shown[sizeof columns / sizeof columns[0]];
     struct table table;
-    table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    size_t fields = 0;
+    for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {
+        if (seeds || strcmp(columns[i].title, "SEED") != 0) {
+            shown[fields++] = columns[i];
+        }
+    }
+    table_init(&table, shown, fields);
     for (size_t i = 0; i < count; i++) {
         const struct outcome *outcome = &rows[i].measured.outcome;
         table_cell(&table, "%s", rows[i].policy);
-        table_cell(&table, "%" PRIu64, rows[i].seed);
+        if (seeds) {
+            table_cell(&table, "%" PRIu64, rows[i].seed);
+        }
         table_cell(&table, "%s", units_ratio(outcome->total_ppm).text);
         table_cell(&table, "%s", units_ratio(outcome->worst_ppm).text);
         table_cell(&table, "%s", units_milli(outcome->delay_mean_milli).text);
@@ -145,7 +155,7 @@ static void print_provenance(const struct simulation *simulation, const struct r
 }
 
 void simulate_print(const struct simulation *simulation, const struct row *rows, size_t count) {
-    print_policies(rows, count);
+    print_policies(rows, count, simulation->seed_count > 1);
     printf("\nslowest over mean of micro-batches (PP), their attention, CP ranks, replicas,\n"
            "stages; and the parts of the critical path\n");
     print_causes(rows, count);

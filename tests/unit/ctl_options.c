@@ -186,6 +186,7 @@ static void what_does_not_go_together_is_refused_before_a_step_is_planned(void *
     static const char *const rows[][4] = {
         {"--policies=plain", "--window=1001", "--cp=2", "plan.window = 1001"},
         {"--policies=wlb:level,fixed:2", "--window=1001", "--cp=2", "plan.window = 1001"},
+        {"--policies=pool:1", "--window=1001", "--cp=2", "plan.window = 1001"},
         {"--policies=plain", "--window=1024", "--tokens-max=0.5w", "plan.tokens_max = 512"},
         {"--policies=wlb:level", "--set=corpus.overlong=refuse", "--window=1000",
          "over the limit of 1000"},
