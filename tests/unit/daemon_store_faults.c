@@ -5,6 +5,7 @@
 #include "faulty_vfs.h"
 #include "store_world.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <setjmp.h>
 #include <sqlite3.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
 
 #include <cmocka.h>
 
@@ -55,6 +57,48 @@ static void *sqlite_realloc(void *old, int bytes) {
     return memory.fail_at != 0 && memory_fails() ? NULL : sqlite_memory.xRealloc(old, bytes);
 }
 
+/* What state_dir.c asks of the folder by itself. */
+static struct {
+    uint64_t count;
+    uint64_t fail_at;
+    bool sticky;
+    bool failed;
+    int code;
+} folder;
+
+static bool folder_fails(void) {
+    folder.count += folder.fail_at != 0;
+    bool due = folder.fail_at != 0 &&
+               (folder.count == folder.fail_at || (folder.sticky && folder.count > folder.fail_at));
+    folder.failed = folder.failed || due;
+    errno = due ? folder.code : errno;
+    return due;
+}
+
+ssize_t __real_pwrite(int fd, const void *bytes, size_t count, off_t offset);
+ssize_t __wrap_pwrite(int fd, const void *bytes, size_t count, off_t offset);
+ssize_t __wrap_pwrite(int fd, const void *bytes, size_t count, off_t offset) {
+    return folder_fails() ? -1 : __real_pwrite(fd, bytes, count, offset);
+}
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd) {
+    return folder_fails() ? -1 : __real_fsync(fd);
+}
+
+int __real_fdatasync(int fd);
+int __wrap_fdatasync(int fd);
+int __wrap_fdatasync(int fd) {
+    return folder_fails() ? -1 : __real_fdatasync(fd);
+}
+
+int __real_renameat(int from_fd, const char *from, int to_fd, const char *to);
+int __wrap_renameat(int from_fd, const char *from, int to_fd, const char *to);
+int __wrap_renameat(int from_fd, const char *from, int to_fd, const char *to) {
+    return folder_fails() ? -1 : __real_renameat(from_fd, from, to_fd, to);
+}
+
 static void memory_install(void) {
     sqlite3_mem_methods methods;
     assert_int_equal(sqlite3_config(SQLITE_CONFIG_GETMALLOC, &sqlite_memory), SQLITE_OK);
@@ -82,6 +126,9 @@ static int live(void) {
         if (code == 0 && acknowledged % 3 == 0) {
             code = store_checkpoint(store, 0, &error);
         }
+        if (code == 0) {
+            code = store_settle(store, &error);
+        }
         first = first == 0 ? code : first;
         if (code == -EIO) {
             assert_int_equal(store_begin(store, &error), -EIO);
@@ -105,6 +152,7 @@ static bool survive(const char *what, uint64_t at, const bool *met, int first_al
     bool failed = *met;
     faulty = (struct faulty){0};
     memset(&memory, 0, sizeof memory);
+    memset(&folder, 0, sizeof folder);
     if (code != 0 && code != first_allowed && code != second_allowed) {
         fail_msg("%s %" PRIu64 ": %d", what, at, code);
     }
@@ -160,6 +208,27 @@ static void a_full_disk_costs_the_group_and_nothing_else(void **state) {
     assert_true(every_operation("space", FAULTY_WRITE, SQLITE_FULL, false, -ENOSPC) > 50);
 }
 
+/* The lock, the mark, the names: a disk that fails ends the store, one that is full may leave the
+ * mark behind the store. */
+static void a_folder_that_fails_ends_the_store_or_is_full_and_loses_nothing(void **state) {
+    (void)state;
+    uint64_t met = 0;
+    for (unsigned round = 0; round < 4; round++) {
+        int code = round < 2 ? EIO : ENOSPC;
+        uint64_t at = 1;
+        for (bool failed = true; failed; at++) {
+            folder.fail_at = at;
+            folder.code = code;
+            folder.sticky = round % 2 == 1;
+            failed = survive(strerror(code), at, &folder.failed, -code, -EIO);
+            assert_true(at < 2000);
+        }
+        met = at - 2;
+        print_message("%s: %" PRIu64 " calls\n", strerror(code), met);
+        assert_true(met > 10);
+    }
+}
+
 static void memory_that_runs_out_costs_the_group_and_nothing_else(void **state) {
     (void)state;
     uint64_t at = 1;
@@ -193,6 +262,7 @@ int main(void) {
         cmocka_unit_test(a_failed_read_ends_the_store_and_loses_nothing),
         cmocka_unit_test(a_file_that_cannot_be_opened_is_said),
         cmocka_unit_test(a_full_disk_costs_the_group_and_nothing_else),
+        cmocka_unit_test(a_folder_that_fails_ends_the_store_or_is_full_and_loses_nothing),
         cmocka_unit_test(memory_that_runs_out_costs_the_group_and_nothing_else),
     };
     return cmocka_run_group_tests_name("daemon_store_faults", tests, setup, teardown);
