@@ -24,7 +24,8 @@ struct pools_list {
 };
 
 struct pools_request {
-    bool wanted;
+    bool wanted;    /* instead of policies */
+    bool described; /* by options that mean nothing otherwise */
     bool search;
     bool snake;
     bool chain;
@@ -76,6 +77,9 @@ enum {
 
 bool pools_option_parse(struct pools_request *options, int key, char *arg,
                         struct argp_state *state);
+
+/* At the end of the command line: a usage error for what goes with pools alone, without them. */
+void pools_options_check(const struct pools_request *options, struct argp_state *state);
 
 #define POOLS_ARGP_OPTIONS                                                                         \
     {NULL, 0, NULL, 0, "Pooled attention, instead of policies:", 5},                               \

@@ -64,31 +64,40 @@ bool pools_option_parse(struct pools_request *options, int key, char *arg,
         return true;
     case OPTION_HEAD_SHARDS:
         list_parse(&options->head_shards, arg, "--head-shards", state);
-        return true;
+        break;
     case OPTION_BLOCK:
         list_parse(&options->blocks, arg, "--block", state);
-        return true;
+        break;
     case OPTION_HEADS:
         heads_parse(options, arg, state);
-        return true;
+        break;
     case OPTION_SEARCH:
         options->search = true;
         options->wanted = true;
         return true;
     case OPTION_SNAKE:
         options->snake = true;
-        return true;
+        break;
     case OPTION_CHAIN:
         options->chain = true;
-        return true;
+        break;
     case OPTION_PLACEMENT:
         options->placement = (enum pools_placement)word_parse(arg, placements, 4, "--placement",
                                                               state);
-        return true;
+        break;
     case OPTION_TILES:
         options->tiles = (enum pools_tiles)word_parse(arg, tiles, 3, "--tiles", state);
-        return true;
+        break;
     default:
         return false;
+    }
+    options->described = true;
+    return true;
+}
+
+void pools_options_check(const struct pools_request *options, struct argp_state *state) {
+    if (options->described && !options->wanted) {
+        argp_error(state, "--head-shards, --block, --heads, --placement, --tiles, --snake, --chain "
+                          "say how pools are tried: give --pool or --search too");
     }
 }

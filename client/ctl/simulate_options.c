@@ -166,6 +166,11 @@ static error_t option_parse(int key, char *arg, struct argp_state *state) {
         argp_error(state, "takes no argument '%s'", arg);
         return 0;
     case ARGP_KEY_END:
+        pools_options_check(&simulation->pools, state);
+        if (simulation->pools.wanted &&
+            (simulation->html != NULL || simulation->exact.options.batches > 0)) {
+            argp_error(state, "--html and --exact are about policies: leave out --pool, or them");
+        }
         if ((simulation->imbalance_ppm > 0) + (simulation->short_ns > 0) +
                 (simulation->log != NULL) >
             1) {

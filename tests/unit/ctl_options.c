@@ -108,6 +108,8 @@ static const struct refusal simulate[] = {
     {"--block", "0", USAGE, "--block takes numbers above 0"},
     {"--block", "4294967295", USAGE, "--block '4294967295'"},
     {"--head-shards", "x", USAGE, "--head-shards 'x'"},
+    {"--head-shards", "2", USAGE, "give --pool or --search too"},
+    {"--block", "128", USAGE, "give --pool or --search too"},
     {"--heads", "1,2", USAGE, "three numbers"},
     {"--heads", "32,5,128", USAGE, "a multiple of KV"},
     {"--global-batch", "0", REFUSED, "plan.micro_batches = 0"},
