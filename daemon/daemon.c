@@ -2,6 +2,7 @@
 #include "daemon/daemon.h"
 
 #include "daemon/failpoint.h"
+#include "daemon/job.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/reload.h"
@@ -235,21 +236,6 @@ static int daemon_open_corpus(struct daemon *daemon, struct error *error) {
     return code;
 }
 
-static int daemon_job_datasets(const struct catalog *catalog, uint32_t count,
-                               struct store_dataset *out, struct error *error) {
-    int code = 0;
-    for (uint32_t i = 0; code == 0 && i < count; i++) {
-        const struct dataset *dataset = catalog_dataset(catalog, i);
-        out[i] = (struct store_dataset){.name = dataset_name(dataset),
-                                        .dtype = dataset_dtype(dataset),
-                                        .documents = dataset_documents(dataset),
-                                        .tokens = dataset_tokens(dataset),
-                                        .bin_bytes = dataset_bin_bytes(dataset)};
-        code = dataset_fingerprint(dataset, out[i].fingerprint, error);
-    }
-    return code;
-}
-
 /* Sections were added or changed from a step on that is not committed: what was planned from there
  * on is planned anew, and a generation begins if there was any. */
 static int daemon_fork(struct daemon *daemon, const char *plan_text, struct error *error) {
@@ -323,7 +309,7 @@ static int daemon_open_store(struct daemon *daemon, struct error *error) {
                             .datasets = datasets,
                             .dataset_count = count};
     code = datasets == NULL ? error_set(error, -ENOMEM, "out of memory")
-                            : daemon_job_datasets(daemon->catalog, count, datasets, error);
+                            : job_datasets(daemon->catalog, count, datasets, error);
     if (code < 0) {
         free(datasets);
         return code;

@@ -523,8 +523,8 @@ static bool dataset_differs(sqlite3_stmt *statement, const struct store_dataset 
     return false;
 }
 
-/* Names the first dataset that is another than the one stored. */
-static int refuse_corpus(struct store *store, const struct store_job *job, struct error *error) {
+int store_refuse_corpus(struct store *store, const struct store_dataset *datasets, uint32_t count,
+                        struct error *error) {
     sqlite3_stmt *statement = NULL;
     char what[192] = "the settings agree but the corpus differs";
     uint32_t i = 0;
@@ -533,14 +533,13 @@ static int refuse_corpus(struct store *store, const struct store_job *job, struc
                                     "FROM datasets ORDER BY dataset",
                                     -1, &statement, NULL);
     result = result == SQLITE_OK ? sqlite3_step(statement) : result;
-    while (result == SQLITE_ROW && i < job->dataset_count &&
-           !dataset_differs(statement, &job->datasets[i], what, sizeof what)) {
+    while (result == SQLITE_ROW && i < count &&
+           !dataset_differs(statement, &datasets[i], what, sizeof what)) {
         i++;
         result = sqlite3_step(statement);
     }
-    if (i > 0 && (result == SQLITE_DONE) != (i == job->dataset_count)) {
-        (void)snprintf(what, sizeof what, "the number of datasets differs: %u are here",
-                       job->dataset_count);
+    if (i > 0 && (result == SQLITE_DONE) != (i == count)) {
+        (void)snprintf(what, sizeof what, "the number of datasets differs: %u are here", count);
     }
     (void)sqlite3_finalize(statement);
     return error_set(error, -EINVAL,
@@ -560,7 +559,7 @@ static int compare_job(struct store *store, const struct store_job *job, struct 
         code = compare_history(store, text, job->plan_text, error);
     }
     if (code == 0 && memcmp(digest, job->job_digest, sizeof digest) != 0) {
-        code = refuse_corpus(store, job, error);
+        code = store_refuse_corpus(store, job->datasets, job->dataset_count, error);
     }
     free(text);
     return code;

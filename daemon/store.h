@@ -135,6 +135,11 @@ int store_get_step(struct store *store, uint64_t step, struct store_step *out, s
 /* The first step at or after `step` without a row. */
 int store_rows_end(struct store *store, uint64_t step, uint64_t *out, struct error *error);
 
+/* -EINVAL: names the first of these datasets that is another than the one stored, and what of it.
+ */
+int store_refuse_corpus(struct store *store, const struct store_dataset *datasets, uint32_t count,
+                        struct error *error);
+
 /* config_plan_text of the job; the caller frees. */
 int store_plan_text(struct store *store, char **out, struct error *error);
 

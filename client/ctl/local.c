@@ -7,6 +7,7 @@
 #include "client/ctl/answers.h"
 #include "client/ctl/stream.h"
 #include "daemon/history.h"
+#include "daemon/job.h"
 #include "daemon/store.h"
 #include "proto/message.h"
 
@@ -27,6 +28,16 @@ static int no_memory(struct ctl *ctl) {
     return error_set(&ctl->error, -ENOMEM, "the answer is too large to hold in memory");
 }
 
+static int refuse_corpus(struct local *local, struct error *error) {
+    uint32_t count = local->config->dataset_job_count;
+    struct store_dataset *datasets = calloc(count, sizeof *datasets);
+    int rc = datasets == NULL ? error_set(error, -ENOMEM, "out of memory")
+                              : job_datasets(local->catalog, count, datasets, error);
+    rc = rc < 0 ? rc : store_refuse_corpus(local->store, datasets, count, error);
+    free(datasets);
+    return rc;
+}
+
 static int job_matches(struct local *local, struct error *error) {
     uint8_t fingerprint[16];
     uint8_t job[16];
@@ -37,9 +48,7 @@ static int job_matches(struct local *local, struct error *error) {
     }
     config_job_digest(local->config, fingerprint, job);
     if (memcmp(job, local->summary.job_digest, sizeof job) != 0) {
-        return error_set(error, -EINVAL,
-                         "the datasets are not those that the job was started with; restore "
-                         "them or start with a new state directory");
+        return refuse_corpus(local, error);
     }
     return 0;
 }

@@ -76,6 +76,8 @@ def test_another_corpus_is_named_with_what_of_it_differs():
         write_corpus(os.path.join(world.dir, "d"), [d[::-1] for d in synthetic_documents(4, 600, 3000)])
         code, text = daemon_output(world)
         assert code == 78 and "dataset 'd' has as many documents and tokens, but others" in text, (code, text)
+        done = world.ctl("--state", world.state, "--config", world.config_path, "status", expect=1)
+        assert "dataset 'd' has as many documents and tokens, but others" in done.stderr, done.stderr
         with open(world.config_path) as f:
             config = f.read()
         with open(world.config_path, "w") as f:
