@@ -22,7 +22,7 @@
 #include "daemon/server.h"
 
 #define DAEMON_EXIT_USAGE    2
-#define DAEMON_EXIT_DATA     65 /* the state or the corpus is damaged, or another job's */
+#define DAEMON_EXIT_DATA     65 /* the state or the corpus is damaged, or of a newer format */
 #define DAEMON_EXIT_IO       74
 #define DAEMON_EXIT_CONFIG   78
 #define DAEMON_UNDURABLE_MAX 64u        /* steps planned but not yet durable, at most */

@@ -204,6 +204,11 @@ int state_dir_inspect(const struct state_dir *dir, uint32_t application_id, stru
                          "%s/%s is damaged: no SQLite header; " STATE_RECOVERY_HINT, dir->path,
                          STATE_DB);
     }
+    if (be32(header + 68) != application_id && dir->mark_fd >= 0) {
+        return error_set(error, -EBADMSG,
+                         "%s/%s is damaged: application_id %" PRIu32 "; " STATE_RECOVERY_HINT,
+                         dir->path, STATE_DB, be32(header + 68));
+    }
     if (be32(header + 68) != application_id) {
         return error_set(error, -EINVAL,
                          "%s/%s is not a Ballast store (application_id %" PRIu32

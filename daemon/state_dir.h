@@ -54,7 +54,7 @@ struct state_file {
 };
 
 /* -EBADMSG for an empty, truncated or headless file, or a WAL without it; -EINVAL for a SQLite file
- * with another application_id. */
+ * with another application_id, where no mark says that ours was there. */
 int state_dir_inspect(const struct state_dir *dir, uint32_t application_id, struct state_file *out,
                       struct error *error);
 

@@ -482,6 +482,8 @@ static void foreign_and_newer_files_are_refused(void **state) {
     outsider("PRAGMA user_version = 1");
     expect_refusal(&store_world_job, -EBADMSG, "migrate: ");
     outsider("PRAGMA user_version = 2; PRAGMA application_id = 7");
+    expect_refusal(&store_world_job, -EBADMSG, "is damaged: application_id 7; restore");
+    assert_int_equal(unlink(path_of("ballast.mark")), 0);
     expect_refusal(&store_world_job, -EINVAL, "is not a Ballast store (application_id 7)");
     outsider("PRAGMA application_id = 1112298324; DROP TABLE steps");
     expect_refusal(&store_world_job, -EBADMSG, "no such table: steps");
