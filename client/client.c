@@ -132,18 +132,27 @@ static uint32_t client_micro_batches(const struct ballast *client) {
     return client->micro_batches > 0 ? client->micro_batches : client->link.job.micro_batches;
 }
 
+/* Whether the daemon is in this rank's generation still; known anew with each greeting. */
+static int client_check_generation(const struct ballast *client, struct error *error) {
+    const struct ballast_job *job = &client->link.job;
+    if (!client->greeted || client->generation == job->generation) {
+        return 0;
+    }
+    return error_set(error, -ESTALE,
+                     "%s sought step %llu, where generation %llu begins; this rank is of "
+                     "generation %llu: ballast_seek that step",
+                     client->link.generation_by, (unsigned long long)job->generation_step,
+                     (unsigned long long)job->generation, (unsigned long long)client->generation);
+}
+
 /* Opens the stream of a new connection at the position, with a credit for each free record. */
 static int client_open_stream(struct ballast *client, struct error *error) {
     const struct ballast_job *job = &client->link.job;
     Ballast__V1__StreamRequest request = BALLAST__V1__STREAM_REQUEST__INIT;
     Ballast__V1__BatchId from = BALLAST__V1__BATCH_ID__INIT;
-    if (client->greeted && client->generation != job->generation) {
-        return error_set(error, -ESTALE,
-                         "%s sought step %llu, where generation %llu begins; this rank is of "
-                         "generation %llu: ballast_seek that step",
-                         client->link.generation_by, (unsigned long long)job->generation_step,
-                         (unsigned long long)job->generation,
-                         (unsigned long long)client->generation);
+    int behind = client_check_generation(client, error);
+    if (behind < 0) {
+        return behind;
     }
     client->greeted = true;
     client->generation = job->generation;
@@ -584,6 +593,9 @@ static int client_commit(struct ballast *client, const Ballast__V1__CommitReques
         struct error failure = {0};
         ProtobufCMessage *response = NULL;
         int code = link_advance(&client->link, DEADLINE_NEVER, &client->error);
+        if (code >= 0) {
+            code = client_check_generation(client, &client->error);
+        }
         if (code < 0) {
             return code;
         }

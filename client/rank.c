@@ -481,6 +481,10 @@ static int rank_follow(struct rank *rank, int failed, const char *what) {
     (void)ballast_job(rank->client, &job);
     rank->measured_count = 0;
     int code = ballast_seek(rank->client, job.generation_step, 0);
+    if (code == -EBUSY) { /* it has moved on once more, as the next call will say */
+        fprintf(stderr, "ballast-rank: %s\n", ballast_error(rank->client));
+        return 0;
+    }
     return code < 0 ? rank_fail_client(rank, code, "seek") : 0;
 }
 

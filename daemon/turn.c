@@ -349,11 +349,11 @@ void turn_run(struct daemon *daemon) {
         (void)feed_reap(&daemon->feed);
         turn_advance(daemon, now_ns);
         turn_extend(daemon);
+        rewind_turn(&daemon->rewind); /* before what it waited for is dropped again */
         turn_trim(daemon);
         if (!daemon->stopping) {
             feed_schedule(&daemon->feed);
         }
-        rewind_turn(&daemon->rewind);
         server_pump(&daemon->server, now_ns);
         turn_phase(daemon);
         if (daemon->stopping) {

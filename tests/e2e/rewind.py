@@ -16,6 +16,7 @@ from determinism import ALL, MICRO_BATCHES, reference, world_with_corpus
 from faults import Raw
 from world import BIN, BIN_ASAN, FULL, Skip, World, digests, in_order, main, synthetic_documents, write_corpus
 
+PER_REPLICA = MICRO_BATCHES // 2
 SOLO = {"dp": 1, "cp": 1, "tp": 1}
 
 
@@ -301,6 +302,50 @@ def test_a_far_seek_says_how_far_it_is_and_is_given_up_with_its_caller():
         world.wait_for(lambda: world.live("status")["seeking"], "it is on its way")
         world.stop()
         assert time.monotonic() - started < 10
+
+
+def test_ranks_that_follow_random_seeks_over_kills_get_the_reference_from_each_on():
+    rounds = 60 if FULL else 10
+    seed = int(os.environ.get("BALLAST_SEED", time.time_ns() % 1000000))
+    print(f"      seed {seed} (BALLAST_SEED)", flush=True)
+    rng = random.Random(seed)
+    with world_with_corpus(daemon={"lease": "5s"}, limits={"steps_retained": 20}) as world:
+        world.start()
+        ranks = [world.rank(*place, follow=True, think_ms=1, connect_timeout_ms=60000) for place in ALL]
+        sought = 0
+        for _ in range(rounds):
+            time.sleep(rng.uniform(0.05, 0.3))
+            target = rng.randrange(0, 120)
+            killed = rng.random() < 0.5
+            seeker = subprocess.Popen([os.path.join(BIN, "ballastctl"), "--socket", world.socket, "seek", str(target)],
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            if killed:
+                time.sleep(rng.uniform(0, 0.02))
+                world.kill()
+                world.start()
+            sought += seeker.wait() == 0
+            before = [len(rank.lines()) for rank in ranks]
+            world.wait_for(lambda: all(len(r.lines()) > n + 8 for r, n in zip(ranks, before)) or
+                           any(r.process.poll() is not None for r in ranks), "all go on", 20)
+            ended = [r.wait() for r in ranks if r.process.poll() is not None]
+            assert not ended, ended
+        for rank in ranks:
+            rank.process.send_signal(signal.SIGTERM)
+        for rank in ranks:
+            code, text = rank.wait()
+            assert code == 0, text
+            lines, known = rank.lines(), {}
+            for line in lines:
+                step = line["step"]
+                assert line["plan_digest"] == reference().get(step, line["plan_digest"]), step
+                assert known.setdefault((step, line["index"]), line["tokens_xxh"]) == line["tokens_xxh"]
+            for a, b in zip(lines, lines[1:]):
+                following = (a["step"], a["index"] + 1) if a["index"] + 1 < PER_REPLICA else (a["step"] + 1, 0)
+                assert (b["step"], b["index"]) == following or b["index"] == 0, (a, b)
+        generation = world.live("status")["generation"]
+        print(f"      {sought} seeks answered, generation {generation}", flush=True)
+        assert generation >= sought > 0
+        world.stop()
 
 
 def epochs_world():

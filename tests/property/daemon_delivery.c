@@ -1,9 +1,10 @@
 /* Delivery as a whole: sessions, roster, slots and reads over a fake reader, in random worlds.
  *
  * First chaos: ranks take, hold, release, commit, vanish and come back in any order, reads finish
- * in any order. Then peace: every rank lets go of a batch only when all ranks of its replica have
- * it, as training in step does. What must hold: each rank gets every batch in order; the bytes of a
- * held slot are its batch's; and in peace everybody reaches the end, however few slots there are.
+ * in any order, and now and then the job goes to another step. Then peace: every rank lets go of a
+ * batch only when all ranks of its replica have it, as training in step does. What must hold: each
+ * rank gets every batch in order; the bytes of a held slot are its batch's; and in peace everybody
+ * reaches the end, however few slots there are.
  */
 #include "ballast.pb-c.h"
 #include "daemon/feed.h"
@@ -194,7 +195,7 @@ static void sim_send(struct session *session, uint32_t stream, enum frame_type t
         return;
     }
     Ttrpc__Response *response = ttrpc__response__unpack(NULL, bytes, packed);
-    if (response->status != NULL) {
+    if (response->status != NULL && response->status->code != STATUS_ABORTED) {
         fail_msg("refused: %s", response->status->message);
     }
     ttrpc__response__free_unpacked(response, NULL);
@@ -305,13 +306,22 @@ static void rank_call(struct rank *rank, const char *method, uint8_t flags,
     rank->next_stream += 2;
 }
 
+static void rank_stream(struct rank *rank) {
+    Ballast__V1__StreamRequest first = BALLAST__V1__STREAM_REQUEST__INIT;
+    Ballast__V1__BatchId from = BALLAST__V1__BATCH_ID__INIT;
+    from.step = rank->step;
+    from.dp = rank->place.dp;
+    from.index = rank->index;
+    first.from = &from;
+    first.credits = rank->credits;
+    rank_call(rank, "Stream", FRAME_REMOTE_OPEN, &first.base);
+}
+
 static void rank_connect(struct rank *rank) {
     const struct session_peer peer = {.pid = 1, .may_serve = true};
     Ballast__V1__HelloRequest hello = BALLAST__V1__HELLO_REQUEST__INIT;
     Ballast__V1__Rank place = BALLAST__V1__RANK__INIT;
     Ballast__V1__Part part = BALLAST__V1__PART__PART_TOKENS;
-    Ballast__V1__StreamRequest first = BALLAST__V1__STREAM_REQUEST__INIT;
-    Ballast__V1__BatchId from = BALLAST__V1__BATCH_ID__INIT;
     session_init(&rank->session, &sim.world, rank, &peer, sim.now_ns);
     rank->next_stream = 1;
     rank->connected = true;
@@ -322,12 +332,7 @@ static void rank_connect(struct rank *rank) {
     hello.n_parts = 1;
     hello.parts = &part;
     rank_call(rank, "Hello", 0, &hello.base);
-    from.step = rank->step;
-    from.dp = rank->place.dp;
-    from.index = rank->index;
-    first.from = &from;
-    first.credits = rank->credits;
-    rank_call(rank, "Stream", FRAME_REMOTE_OPEN, &first.base);
+    rank_stream(rank);
 }
 
 static void rank_forget(struct rank *rank, uint32_t i) {
@@ -388,6 +393,36 @@ static void sim_plan_more(void) {
     }
 }
 
+/* The job goes to another step: all of it, by whoever is connected; plans are made anew from there.
+ */
+static void sim_rewind(uint64_t step) {
+    sim.generation.number++;
+    sim.generation.step = step;
+    (void)snprintf(sim.generation.by, sizeof sim.generation.by, "chaos");
+    for (uint32_t i = 0; i < sim.rank_count; i++) {
+        struct rank *rank = &sim.ranks[i];
+        if (rank->connected) {
+            session_abort(&rank->session, sim.now_ns);
+            assert_int_equal(rank->session.held_count, 0);
+        }
+        while (rank->held_count > 0) {
+            rank_forget(rank, 0);
+        }
+        rank->step = step;
+        rank->index = 0;
+        rank->over = false;
+    }
+    roster_rewind(&sim.roster, step);
+    plans_cut(&sim.plans, step, step + 2);
+    sim.planned = step;
+    for (uint32_t i = 0; i < sim.rank_count; i++) {
+        if (sim.ranks[i].connected) {
+            session_rejoin(&sim.ranks[i].session);
+            rank_stream(&sim.ranks[i]);
+        }
+    }
+}
+
 static void chaos(void) {
     struct rank *rank = &sim.ranks[splitmix_between(&sim.random, 0, sim.rank_count - 1)];
     uint32_t action = splitmix_between(&sim.random, 0, 99);
@@ -403,6 +438,8 @@ static void chaos(void) {
         rank_commit(rank);
     } else if (action < 70) {
         sim_plan_more();
+    } else if (action < 72) {
+        sim_rewind(splitmix_between(&sim.random, 0, STEPS));
     }
     sim_turn();
 }
@@ -449,6 +486,7 @@ static void sim_open(uint64_t seed) {
     sim.rank_count = mesh.dp * mesh.cp;
     sim.now_ns = 1;
     sim.planned = 0;
+    sim.generation = (struct generation){0};
     sim.read_count = 0;
     sim.job = (struct session_job){.version = "sim",
                                    .data_path = "",

@@ -182,6 +182,32 @@ static void a_rank_that_was_left_behind_is_told_until_it_seeks_too(void **state)
     finish(client);
 }
 
+/* The commit's answer is lost; meanwhile another rank has sought step 1. */
+static void move_on_in_a_commit(struct fake *at) {
+    Ballast__V1__HelloResponse hello;
+    uint32_t call;
+    (void)world_serve(at, &memory, 3, 0, 4);
+    (void)fake_request(at, "Commit", &ballast__v1__commit_request__descriptor, &call);
+    fake_hang_up(at);
+    fake_accept(at);
+    world_hello_init(&hello, at);
+    hello.generation = 2;
+    hello.generation_step = 1;
+    hello.generation_by = (char *)"rank dp 3";
+    world_greet(at, &hello);
+    world_pass(at, &memory);
+    receive_until_gone(at);
+}
+
+static void a_commit_is_not_repeated_in_another_generation(void **state) {
+    (void)state;
+    begin(move_on_in_a_commit);
+    struct ballast *client = open_client(&fake);
+    assert_int_equal(ballast_commit(client, 2), -ESTALE);
+    expect_sentence(client, "rank dp 3 sought step 1");
+    finish(client);
+}
+
 static void refuse_and_serve(struct fake *at) {
     uint32_t call;
     uint32_t stream = world_serve(at, &memory, 3, 0, 4);
@@ -307,6 +333,7 @@ int main(void) {
         cmocka_unit_test(after_a_seek_the_next_batch_is_the_first_of_its_step),
         cmocka_unit_test(a_seek_whose_answer_was_lost_is_asked_again),
         cmocka_unit_test(a_rank_that_was_left_behind_is_told_until_it_seeks_too),
+        cmocka_unit_test(a_commit_is_not_repeated_in_another_generation),
         cmocka_unit_test(a_refused_seek_says_why_and_changes_nothing),
         cmocka_unit_test(an_exported_state_is_borrowed_and_imported_as_it_was),
         cmocka_unit_test(ranks_that_differ_are_named_by_majority),
