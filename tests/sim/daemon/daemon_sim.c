@@ -33,10 +33,12 @@ struct sim sim;
 static struct config_override overrides[8];
 static char override_values[8][24];
 static bool excused[SIM_RANKS_MAX]; /* was away for its lease: others went on without it */
-static uint64_t committed_before, committed_life;
+static uint64_t committed_before, committed_life, committed_generation;
 static uint64_t restart_ns;
 static uint64_t heal_ns; /* until then the disk is full or broken */
-static struct { uint64_t kills, stops, rank_kills, job_kills, cuts, stuck, full, broken; } counts;
+static struct {
+    uint64_t kills, stops, rank_kills, job_kills, cuts, stuck, full, broken, rewinds;
+} counts;
 
 /* Failing */
 
@@ -117,17 +119,27 @@ static void check_slots(const struct daemon *daemon) {
               sim_reads_in_flight());
 }
 
+void sim_excuse(uint32_t i) {
+    excused[i] = true;
+}
+
 static void check_progress(const struct daemon *daemon) {
     const struct roster *roster = &daemon->roster;
     sim_check(daemon->progress.durable_step <= sim_disk.rows_end,
               "steps to %" PRIu64 " are called durable, rows are to %" PRIu64,
               daemon->progress.durable_step, sim_disk.rows_end);
-    sim_check(daemon->progress.durable_committed_step <= sim_disk.committed_step,
+    bool rewinding = sim_disk.generation > daemon->generation.number; /* durable, not yet known */
+    sim_check(rewinding || daemon->progress.durable_committed_step <= sim_disk.committed_step,
               "committed_step %" PRIu64 " is called durable, stored is %" PRIu64,
               daemon->progress.durable_committed_step, sim_disk.committed_step);
-    if (committed_life != sim.lives) {
+    uint64_t generation = daemon->generation.number;
+    if (committed_life != sim.lives || committed_generation != generation) {
         committed_life = sim.lives;
+        committed_generation = generation;
         committed_before = 0;
+        for (uint32_t i = 0; i < sim_rank_count(); i++) {
+            excused[i] = true; /* a seek may go on, too */
+        }
     }
     sim_check(roster->committed_step >= committed_before, "committed_step falls");
     committed_before = roster->committed_step;
@@ -297,6 +309,9 @@ static void faults(void) {
     if (sim_chance(sim.faults.kill_all)) {
         fault_job();
     }
+    if (sim_chance(sim.faults.rewind)) {
+        counts.rewinds += sim_ranks_rewind();
+    }
     if (sim_chance(sim.faults.disk_full)) {
         fault_disk(false);
     }
@@ -408,6 +423,7 @@ static void choose(void) {
                                      .lose_wire = rate(60),
                                      .stick_rank = rate(30),
                                      .stick_thread = rate(30),
+                                     .rewind = rate(10),
                                      .disk_full = rate(10),
                                      .disk_broken = rate(5),
                                      .read_error = rate(300),
@@ -503,10 +519,11 @@ whatever_breaks_the_stream_is_the_reference_and_in_peace_all_reach_its_end(void 
     print_message("%" PRIu64 " seeds, %" PRIu64 " steps of the schedule, %" PRIu64
                   " lives of the daemon in %.1f s: kills %" PRIu64 ", stops %" PRIu64
                   ", ranks killed %" PRIu64 ", jobs killed %" PRIu64 ", connections lost %" PRIu64
-                  ", ranks stuck %" PRIu64 ", disk full %" PRIu64 ", broken %" PRIu64 "\n",
+                  ", ranks stuck %" PRIu64 ", disk full %" PRIu64 ", broken %" PRIu64
+                  ", rewinds %" PRIu64 "\n",
                   seed - 1, steps, lives, (double)(clock_now_ns() - begin_ns) / 1e9, counts.kills,
                   counts.stops, counts.rank_kills, counts.job_kills, counts.cuts, counts.stuck,
-                  counts.full, counts.broken);
+                  counts.full, counts.broken, counts.rewinds);
 }
 
 static void the_same_seed_is_the_same_history(void **state) {

@@ -35,6 +35,7 @@ struct sim_faults {
     uint32_t lose_wire;
     uint32_t stick_rank;
     uint32_t stick_thread;
+    uint32_t rewind; /* the job seeks another step */
     uint32_t disk_full;
     uint32_t disk_broken;
     uint32_t read_error; /* per read */
@@ -162,6 +163,9 @@ uint32_t sim_rank_count(void);
 uint64_t sim_rank_told_step(uint32_t i);
 void sim_rank_cut(uint32_t i);               /* the daemon is through with its connection */
 uint64_t sim_rank_gone_since_ns(uint32_t i); /* SIM_NEVER: connected; 0: cut by the daemon */
+/* All give up what they had and seek one step; false: they still do. */
+bool sim_ranks_rewind(void);
+void sim_excuse(uint32_t i); /* others may commit what this rank did not */
 void sim_ranks_daemon_died(void);
 
 /* World */

@@ -57,6 +57,12 @@ struct rank {
     uint64_t told;         /* first step without a commit that was sent */
     bool committing;
     uint64_t commit_step;
+    bool seeking; /* the job goes back, or on, to seek_step */
+    uint64_t seek_step;
+    uint32_t seek_stream;
+    uint32_t heard_from; /* frames of streams before this one are of what was given up */
+    bool generation_known;
+    uint64_t generation;
     bool ended;    /* EndOfData came */
     bool anywhere; /* the next stream begins where the daemon says */
     uint64_t busy_ns, stuck_ns, reconnect_ns;
@@ -126,7 +132,8 @@ uint64_t sim_rank_gone_since_ns(uint32_t i) {
 
 bool sim_rank_over(uint32_t i) {
     const struct rank *rank = &ranks[i];
-    return rank->ended && rank->queue_count == 0 && rank->kept_count == 0 && !rank->committing;
+    return rank->ended && !rank->seeking && rank->queue_count == 0 && rank->kept_count == 0 &&
+           !rank->committing;
 }
 
 /* Saying */
@@ -213,6 +220,15 @@ static void rank_open_stream(struct rank *rank) {
     rank->stream = rank_call(rank, "Stream", FRAME_REMOTE_OPEN, &first.base);
 }
 
+static void rank_seek(struct rank *rank) {
+    Ballast__V1__SeekRequest request = BALLAST__V1__SEEK_REQUEST__INIT;
+    request.step = rank->seek_step;
+    SAY(rank, "seeks %llu", (unsigned long long)rank->seek_step);
+    rank->stream = rank->commit_stream = 0;
+    rank->heard_from = rank->next_stream;
+    rank->seek_stream = rank_call(rank, "Seek", 0, &request.base);
+}
+
 /* Losing */
 
 static void rank_lost(struct rank *rank, bool cut) {
@@ -231,7 +247,8 @@ static void rank_lost(struct rank *rank, bool cut) {
     }
     SAY(rank, "is without a connection");
     rank->wire = NULL;
-    rank->hello_stream = rank->stream = rank->commit_stream = 0;
+    rank->hello_stream = rank->stream = rank->commit_stream = rank->seek_stream = 0;
+    rank->heard_from = 0;
     rank->reconnect_ns = sim.now_ns + sim_between(0, 60) * SIM_MS;
     /* Batches that were kept only to be let go are let go. */
     rank->kept_count = 0;
@@ -256,10 +273,49 @@ void sim_rank_kill(uint32_t i) {
     rank->queue_count = 0;
     rank->committing = false;
     rank->ended = false;
+    rank->generation_known = false;
     rank->step = rank->acknowledged;
     rank->index = 0;
     rank->anywhere = sim_between(0, 2) == 0;
     rank->reconnect_ns = sim.now_ns + sim_between(0, 500) * SIM_MS;
+}
+
+/* It gives up all it had, to go through it again. */
+static void rank_give_up(struct rank *rank, uint64_t step) {
+    rank->queue_count = 0;
+    rank->kept_count = 0;
+    rank->committing = false;
+    rank->ended = false;
+    rank->anywhere = false;
+    rank->seeking = true;
+    rank->seek_step = rank->step = step;
+    rank->index = 0;
+    rank->acknowledged = step;
+    sim_excuse(rank->number);
+}
+
+bool sim_ranks_rewind(void) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < rank_count; i++) {
+        if (ranks[i].seeking) {
+            return false;
+        }
+        most = ranks[i].told > most ? ranks[i].told : most;
+    }
+    most = most < sim_case->count ? most : sim_case->count - 1;
+    uint64_t step = sim_between(0, (uint32_t)most);
+    for (uint32_t i = 0; i < rank_count; i++) {
+        struct rank *rank = &ranks[i];
+        rank_give_up(rank, step);
+        if (rank->wire == NULL) {
+            rank->reconnect_ns = sim.now_ns + sim_between(0, 60) * SIM_MS;
+        } else if (sim_between(0, 1) == 0) {
+            rank_lost(rank, false);
+        } else if (rank->hello_stream == 0) {
+            rank_seek(rank);
+        }
+    }
+    return true;
 }
 
 void sim_ranks_daemon_died(void) {
@@ -405,12 +461,23 @@ static void rank_greeted(struct rank *rank, const Ttrpc__Response *response) {
         NULL, response->payload.len, response->payload.data);
     rank->hello_stream = 0;
     rank->gone_since_ns = SIM_NEVER;
+    if (rank->generation_known && rank->generation != hello->generation && !rank->seeking) {
+        rank_give_up(rank, hello->generation_step);
+    }
+    if (!rank->seeking) {
+        rank->generation_known = true;
+        rank->generation = hello->generation;
+    }
     if (rank->anywhere) {
         rank->step = hello->next_step;
         rank->index = 0;
         rank->anywhere = false;
     }
     ballast__v1__hello_response__free_unpacked(hello, NULL);
+    if (rank->seeking) {
+        rank_seek(rank);
+        return;
+    }
     if (rank->committing) {
         rank_commit(rank, rank->commit_step);
     }
@@ -419,8 +486,41 @@ static void rank_greeted(struct rank *rank, const Ttrpc__Response *response) {
     }
 }
 
+static void rank_sought(struct rank *rank, const Ttrpc__Response *response) {
+    rank->seek_stream = 0;
+    if (response->status != NULL) {
+        int32_t code = response->status->code;
+        SAY(rank, "may not: %s", response->status->message);
+        sim_check(code == STATUS_UNAVAILABLE || code == STATUS_ABORTED ||
+                      code == STATUS_FAILED_PRECONDITION || code == STATUS_RESOURCE_EXHAUSTED,
+                  "rank %u: seek of %llu: %s", rank->number, (unsigned long long)rank->seek_step,
+                  response->status->message);
+        rank->seeking = code == STATUS_UNAVAILABLE || code == STATUS_RESOURCE_EXHAUSTED;
+        rank->generation_known = rank->seeking && rank->generation_known;
+        rank_lost(rank, false);
+        return;
+    }
+    Ballast__V1__SeekResponse *sought = ballast__v1__seek_response__unpack(
+        NULL, response->payload.len, response->payload.data);
+    sim_check(sought->next_step == rank->seek_step, "rank %u sought %llu and is at %llu",
+              rank->number, (unsigned long long)rank->seek_step,
+              (unsigned long long)sought->next_step);
+    check_digest(rank, sought->next_step, &sought->plan_digest);
+    rank->seeking = false;
+    rank->told = rank->seek_step;
+    rank->generation_known = true;
+    rank->generation = sought->generation;
+    ballast__v1__seek_response__free_unpacked(sought, NULL);
+    rank_open_stream(rank);
+}
+
 static void rank_acknowledged(struct rank *rank, const Ttrpc__Response *response) {
     rank->commit_stream = 0;
+    if (response->status != NULL && response->status->code == STATUS_ABORTED) {
+        sim_check(sim.faults.rewind > 0, "rank %u: %s", rank->number, response->status->message);
+        rank_lost(rank, false);
+        return;
+    }
     if (response->status != NULL) {
         sim_check(response->status->code == STATUS_RESOURCE_EXHAUSTED && sim.faults.disk_full > 0,
                   "rank %u: commit of %llu: %s", rank->number,
@@ -437,6 +537,7 @@ static void rank_acknowledged(struct rank *rank, const Ttrpc__Response *response
 
 static bool status_expected(int32_t code) {
     return code == STATUS_UNAVAILABLE || code == STATUS_DEADLINE_EXCEEDED ||
+           (code == STATUS_ABORTED && sim.faults.rewind > 0) ||
            (code == STATUS_DATA_LOSS && sim.faults.read_error > 0);
 }
 
@@ -444,7 +545,11 @@ static void rank_hear_response(struct rank *rank, const struct frame_header *hea
                                const uint8_t *data) {
     Ttrpc__Response *response = ttrpc__response__unpack(NULL, header->length, data);
     sim_check(response != NULL, "rank %u: a Response that cannot be read", rank->number);
-    if (header->stream == rank->hello_stream) {
+    if (header->stream < rank->heard_from) {
+        SAY(rank, "no longer hears stream %u", header->stream);
+    } else if (header->stream == rank->seek_stream) {
+        rank_sought(rank, response);
+    } else if (header->stream == rank->hello_stream) {
         rank_greeted(rank, response);
     } else if (header->stream == rank->commit_stream) {
         rank_acknowledged(rank, response);
@@ -469,6 +574,9 @@ static void rank_hear(struct rank *rank) {
     while (rank->wire != NULL && frame_reader_next(&rank->input, &header, &data, NULL) == 1) {
         if (header.type == FRAME_RESPONSE) {
             rank_hear_response(rank, &header, data);
+            continue;
+        }
+        if (header.stream < rank->heard_from) {
             continue;
         }
         sim_check(header.type == FRAME_DATA && header.stream == rank->stream,
@@ -611,7 +719,7 @@ bool sim_rank_ready(uint32_t i) {
         return false;
     }
     if (rank->wire == NULL && sim.now_ns >= rank->reconnect_ns &&
-        (!rank->ended || rank->committing)) {
+        (!rank->ended || rank->committing || rank->seeking)) {
         return true;
     }
     if (rank->wire != NULL && (rank->wire->to_rank.used > 0 || rank->wire->daemon_gone)) {
@@ -626,7 +734,7 @@ uint64_t sim_rank_due_ns(uint32_t i) {
         return rank->stuck_ns;
     }
     uint64_t due_ns = SIM_NEVER;
-    if (rank->wire == NULL && (!rank->ended || rank->committing)) {
+    if (rank->wire == NULL && (!rank->ended || rank->committing || rank->seeking)) {
         due_ns = rank->reconnect_ns;
     }
     if (sim.now_ns < rank->busy_ns && rank->busy_ns < due_ns) {
