@@ -10,8 +10,8 @@
 const struct pool_method pool_algorithm_2_literal = {.descending = true, .literal = true};
 const struct pool_method pool_algorithm_2 = {.descending = true, .prefix = true};
 const struct pool_method pool_home_first = {.home_first = true, .prefix = true};
-const struct pool_method pool_home_first_descending = {
-    .home_first = true, .descending = true, .prefix = true};
+const struct pool_method pool_coarse_first = {
+    .home_first = true, .coarse_first = true, .descending = true, .prefix = true};
 
 struct pool_key {
     uint64_t value;
@@ -221,7 +221,8 @@ static void pool_order_documents(struct pool_placing *p) {
 
 static void pool_stay(const struct pool_placing *p, uint32_t number, uint32_t shard) {
     const struct pool_piece *piece = &p->tiles->pieces[number];
-    if (p->loads[piece->home] + pool_load(p, piece) <= p->capacity) {
+    bool placed = p->workers[number * p->pool->shape.head_shards + shard] != POOL_NONE;
+    if (!placed && p->loads[piece->home] + pool_load(p, piece) <= p->capacity) {
         pool_put(p, number, shard, piece->home);
     }
 }
@@ -253,12 +254,16 @@ static void pool_visit(const struct pool_placing *p,
     }
 }
 
-static void pool_move_descending(struct pool_placing *p) {
+/* Those of at least this load. */
+static void pool_move_descending(struct pool_placing *p, uint64_t load_min) {
     for (uint32_t i = 0; i < p->tiles->piece_count; i++) {
         p->keys[i] = (struct pool_key){UINT64_MAX - p->tiles->pieces[i].pairs, i};
     }
     pool_sort(p);
     for (uint32_t i = 0; i < p->tiles->piece_count; i++) {
+        if (pool_load(p, &p->tiles->pieces[p->keys[i].piece]) < load_min) {
+            break;
+        }
         for (uint32_t shard = 0; shard < p->pool->shape.head_shards; shard++) {
             pool_move(p, p->keys[i].piece, shard);
         }
@@ -285,6 +290,9 @@ void pool_place(const struct pool *pool, const struct pool_tiles *tiles,
     memset(placing.held, 0, pool_held_count(&pool->shape, tiles) * sizeof *placing.held);
     memset(loads, 0, placing.workers_count * sizeof *loads);
     memset(workers, 0xff, pool_tile_count(&pool->shape, tiles) * sizeof *workers);
+    if (method->coarse_first) {
+        pool_move_descending(&placing, placing.capacity / 2 + 1);
+    }
     if (!method->descending || method->home_first) {
         pool_order_documents(&placing);
     }
@@ -292,7 +300,7 @@ void pool_place(const struct pool *pool, const struct pool_tiles *tiles,
         pool_visit(&placing, pool_stay);
     }
     if (method->descending) {
-        pool_move_descending(&placing);
+        pool_move_descending(&placing, 0);
     } else {
         pool_visit(&placing, pool_move);
     }

@@ -9,9 +9,11 @@
  *
  * Home-first leaves tiles at home while their home stays within C, documents of most work first,
  * in each by head shard from the last block to the first; what is over is then placed as Algorithm
- * 2 places, in the same order or by descending load. It moves far fewer rows, as with grouped
- * queries a row of Q and O has many times the bytes of one of K and V; descending loads find room
- * more often, and with coarse tiles Algorithm 2 balances better still.
+ * 2 places, in the same order. It moves far fewer rows, as with grouped queries a row of Q and O
+ * has many times the bytes of one of K and V; but where tiles are coarse, light ones that stayed
+ * leave no room for them. Coarse-first is home-first with two changes: tiles of more than C / 2, of
+ * which a worker has room for one, are placed before any stays, and what is over goes by descending
+ * load. It balances as Algorithm 2 does.
  *
  * The largest load is at most max(C, mean + largest tile). O(tiles * workers). Integers only; no
  * allocation; the result depends on nothing but the arguments. */
@@ -26,7 +28,8 @@
 
 struct pool_method {
     bool home_first;
-    bool descending; /* tiles are placed by load; else by document, shard, last block first */
+    bool coarse_first; /* tiles that do not share a worker with their like before the others */
+    bool descending;   /* tiles are placed by load; else by document, shard, last block first */
     bool prefix;  /* a worker fetches of a document the keys that its tiles see; else all of them */
     bool literal; /* a group counts whole even where its rows live; else what is fetched counts */
 };
@@ -36,7 +39,7 @@ extern const struct pool_method pool_algorithm_2_literal;
 /* With causal prefixes, counting what is fetched. */
 extern const struct pool_method pool_algorithm_2;
 extern const struct pool_method pool_home_first;
-extern const struct pool_method pool_home_first_descending;
+extern const struct pool_method pool_coarse_first;
 
 /* Load that no worker should exceed: floor(103 * sum / (100 * workers)). */
 uint64_t pool_capacity(const struct pool_shape *shape, const struct pool_tiles *tiles);

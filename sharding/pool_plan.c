@@ -73,8 +73,7 @@ void pool_price(const struct pool *pool, const struct pool_tiles *tiles, const u
 void pool_plan(const struct pool *pool, const struct pool_tiles *tiles, bool chain, void *scratch,
                uint32_t *workers, uint64_t *loads, struct pool_link *links,
                struct pool_outcome *out) {
-    static const struct pool_method *const others[] = {&pool_home_first_descending,
-                                                       &pool_algorithm_2};
+    static const struct pool_method *const others[] = {&pool_coarse_first, &pool_algorithm_2};
     const struct pool_shape *shape = &pool->shape;
     const struct pool_exchange_options options = {.prefix = true, .chain = chain};
     struct pool_second second = pool_second_of(shape, tiles, scratch);

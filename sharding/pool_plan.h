@@ -1,6 +1,6 @@
 /* pool_plan: the placement of a pool, the best of three.
  *
- * Home-first in both orders and Algorithm 2, with causal prefixes, are planned and priced by their
+ * Home-first, coarse-first and Algorithm 2, with causal prefixes, are planned and priced by their
  * exchange. The lower largest load wins, where all within C (pool_place.h) are equal; then the
  * fewer bytes of the busiest link, in and out of one worker; then the fewer bytes in all; then the
  * first of the three. */

@@ -189,9 +189,13 @@ static bool pooled_init(const struct pools_run *run, uint32_t first, const uint3
 
 static void pooled_place(const struct pools_run *run, struct pooled *pooled,
                          struct pool_outcome *outcome) {
-    const struct pool_method *method = run->options->tiles == POOLS_HOME_FIRST
-                                           ? &pool_home_first
-                                           : &pool_algorithm_2_literal;
+    static const struct pool_method *const methods[] = {
+        [POOLS_BEST] = &pool_home_first, /* not used */
+        [POOLS_HOME_FIRST] = &pool_home_first,
+        [POOLS_COARSE_FIRST] = &pool_coarse_first,
+        [POOLS_ALGORITHM_2] = &pool_algorithm_2_literal,
+    };
+    const struct pool_method *method = methods[run->options->tiles];
     const struct pool_exchange_options options = {method->prefix, run->options->chain};
     if (run->options->tiles == POOLS_BEST) {
         pool_plan(&pooled->pool, &pooled->tiles, run->options->chain, pooled->scratch,

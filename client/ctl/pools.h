@@ -16,7 +16,7 @@
 
 /* Two of the four are the paper's yardsticks. */
 enum pools_placement { POOLS_VRSP_SWAP, POOLS_VRSP, POOLS_ZIGZAG_SWAP, POOLS_ZIGZAG };
-enum pools_tiles { POOLS_BEST, POOLS_HOME_FIRST, POOLS_ALGORITHM_2 };
+enum pools_tiles { POOLS_BEST, POOLS_HOME_FIRST, POOLS_COARSE_FIRST, POOLS_ALGORITHM_2 };
 
 struct pools_list {
     uint32_t values[POOLS_LIST_MAX];
@@ -113,7 +113,8 @@ void pools_options_check(const struct pools_request *options, struct argp_state 
          OPTION_TILES,                                                                             \
          "HOW",                                                                                    \
          0,                                                                                        \
-         "Tiles to workers: best (the default), home-first, algorithm-2 (as printed)",             \
+         "Tiles to workers: best (the default), home-first, coarse-first, algorithm-2 (as "        \
+         "printed)",                                                                               \
          0},                                                                                       \
         {"snake", OPTION_SNAKE, NULL, 0, "Emit pools in a snake", 0}, {                            \
         "chain", OPTION_CHAIN, NULL, 0, "Pass K/V on from worker to worker", 0                     \

@@ -56,7 +56,7 @@ static uint32_t word_parse(const char *text, const char *const *words, uint32_t 
 bool pools_option_parse(struct pools_request *options, int key, char *arg,
                         struct argp_state *state) {
     static const char *const placements[] = {"vrsp-swap", "vrsp", "zigzag-swap", "zigzag"};
-    static const char *const tiles[] = {"best", "home-first", "algorithm-2"};
+    static const char *const tiles[] = {"best", "home-first", "coarse-first", "algorithm-2"};
     switch (key) {
     case OPTION_POOL:
         list_parse(&options->sizes, arg, "--pool", state);
@@ -86,7 +86,7 @@ bool pools_option_parse(struct pools_request *options, int key, char *arg,
                                                               state);
         break;
     case OPTION_TILES:
-        options->tiles = (enum pools_tiles)word_parse(arg, tiles, 3, "--tiles", state);
+        options->tiles = (enum pools_tiles)word_parse(arg, tiles, 4, "--tiles", state);
         break;
     default:
         return false;

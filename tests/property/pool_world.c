@@ -538,10 +538,16 @@ void pool_literal_place(const struct pool_world *world, const struct pool_method
     memset(workers, 0xff, tiles * sizeof *workers);
     memset(loads, 0, pool_workers(&world->pool.shape) * sizeof *loads);
     execution_init(&l.e, world);
+    literal_order(&l, true, order, tiles);
+    for (uint32_t i = 0; method->coarse_first && i < tiles; i++) {
+        if (2 * literal_load(&l, order[i]) > pool_capacity(&world->pool.shape, &world->tiles)) {
+            literal_choose(&l, order[i]);
+        }
+    }
     literal_order(&l, false, order, tiles);
     for (uint32_t i = 0; method->home_first && i < tiles; i++) {
         uint32_t home = world->tiles.pieces[order[i] / world->pool.shape.head_shards].home;
-        if (literal_fits(&l, order[i], home)) {
+        if (workers[order[i]] == POOL_NONE && literal_fits(&l, order[i], home)) {
             literal_put(&l, order[i], home);
         }
     }

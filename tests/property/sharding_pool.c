@@ -24,7 +24,7 @@ static const struct pool_method *const methods[] = {
     &pool_algorithm_2_literal,
     &pool_algorithm_2,
     &pool_home_first,
-    &pool_home_first_descending,
+    &pool_coarse_first,
 };
 
 #define METHODS (sizeof methods / sizeof methods[0])
