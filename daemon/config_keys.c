@@ -803,7 +803,8 @@ static const struct config_key keys[] = {
      .words = "auto",
      .min = 1,
      .max = 1u << 20,
-     FIELD(slots)},
+     FIELD(slots),
+     .elastic = true},
 
     {.section = "limits",
      .name = "connections",

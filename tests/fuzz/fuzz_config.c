@@ -27,13 +27,27 @@ static struct config *load(const void *bytes, size_t count, struct error *error)
     return config;
 }
 
+/* A line of a [from STEP] section, under its heading. */
+static void print_elastic(FILE *stream, const struct config_setting *setting, uint64_t *from) {
+    if (setting->from > *from) {
+        fprintf(stream, "[from %llu]\n", (unsigned long long)setting->from);
+        *from = setting->from;
+    }
+    fprintf(stream, "%s = %s\n", setting->name, setting->value);
+}
+
 static char *print(const struct config *config, size_t *bytes) {
     char *text = NULL;
+    uint64_t from = 0;
     FILE *stream = open_memstream(&text, bytes);
     assert(stream != NULL);
     for (size_t i = 0; i < config_setting_count(config); i++) {
         struct config_setting setting;
         config_setting(config, i, &setting);
+        if (setting.from > 0) {
+            print_elastic(stream, &setting, &from);
+            continue;
+        }
         char *point = strrchr(setting.name, '.');
         *point = '\0';
         if (strncmp(setting.name, "dataset.", 8) == 0) {
@@ -58,6 +72,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t again_bytes = 0;
     char *again = print(second, &again_bytes);
     assert(bytes == again_bytes && memcmp(text, again, bytes) == 0);
+    char *history = config_plan_text(first, NULL, NULL);
+    char *history_again = config_plan_text(second, NULL, NULL);
+    assert(history != NULL && history_again != NULL && strcmp(history, history_again) == 0);
+    free(history);
+    free(history_again);
     free(text);
     free(again);
     config_destroy(first);

@@ -339,8 +339,12 @@ static void job_run(struct job *job) {
     job_close(job);
 }
 
+static bool full(void) {
+    return getenv("BALLAST_TEST_FULL") != NULL;
+}
+
 static uint32_t worlds(void) {
-    return getenv("BALLAST_TEST_FULL") != NULL ? WORLDS_FULL : WORLDS;
+    return full() ? WORLDS_FULL : WORLDS;
 }
 
 static void run_worlds(void (*make)(struct world *world, uint64_t seed)) {
@@ -369,8 +373,8 @@ static void so_do_those_of_fixed(void **state) {
     run_worlds(world_make_fixed);
 }
 
-/* Two datasets of two documents, the second from the start or appended; N before and after;
- * the border at every step. */
+/* Two datasets of two and one or two documents, the second from the start or appended; N before and
+ * after; the border at every step. */
 static void make_small(struct job *job, uint32_t number, enum policy policy) {
     static const uint32_t micro_batches[] = {1, 2, 3};
     uint32_t which = number;
@@ -388,13 +392,14 @@ static void make_small(struct job *job, uint32_t number, enum policy policy) {
     which /= 5;
     bool appended = which % 2 == 1;
     which /= 2;
-    for (uint32_t i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < (full() ? 4 : 3); i++) {
         job->world.lengths[i % 2][i / 2] = which % 3 == 0 ? 20 : which % 3 == 1 ? 64 : 150;
         which /= 3;
     }
     JOB_CHECK(job, plan_options_resolve(options, NULL) == 0);
     job->world.datasets[0] = (struct fake_dataset){job->world.lengths[0], 2, 1};
-    job->world.datasets[1] = (struct fake_dataset){job->world.lengths[1], 2, appended ? 0 : 1};
+    job->world.datasets[1] = (struct fake_dataset){job->world.lengths[1], full() ? 2 : 1,
+                                                   appended ? 0 : 1};
     fake_source_init(&job->world.source, job->world.datasets, 2, 1);
     job->count = 2;
     job->sections[0].options = *options;
@@ -412,7 +417,7 @@ static void every_small_world_goes_on_at_every_step(void **state) {
     static const enum policy policies[] = {POLICY_PLAIN, POLICY_WLB_NONE, POLICY_WLB_BANDS,
                                            POLICY_WLB_LEVEL};
     for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
-        for (uint32_t number = 0; number < 3 * 3 * 5 * 2 * 81; number++) {
+        for (uint32_t number = 0; number < 3 * 3 * 5 * 2 * (full() ? 81 : 27); number++) {
             make_small(&job, number, policies[i]);
             job_run(&job);
         }

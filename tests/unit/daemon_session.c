@@ -367,6 +367,94 @@ static void from_may_ask_for_any_kept_step_and_for_the_end_alone(void **state) {
     expect_silence(at);
 }
 
+/* Two, one, then three a replica and step. */
+static const struct roster_span spans[] = {
+    {.step = 0, .position = 0, .micro_batches = 2},
+    {.step = 2, .position = 4, .micro_batches = 1},
+    {.step = 3, .position = 5, .micro_batches = 3},
+};
+
+static void batches_are_numbered_over_steps_of_different_sizes(void **state) {
+    (void)state;
+    static const uint64_t firsts[] = {0, 2, 4, 5, 8, 11};
+    roster_set_spans(&world.roster, spans, 3);
+    for (uint64_t step = 0; step < 6; step++) {
+        assert_int_equal(roster_place(&world.roster, step, 0), firsts[step]);
+        uint32_t count = roster_micro_batches(&world.roster, step);
+        for (uint32_t index = 0; index < count; index++) {
+            assert_int_equal(roster_step_of(&world.roster, firsts[step] + index), step);
+        }
+        assert_int_equal(roster_place(&world.roster, step, count),
+                         roster_place(&world.roster, step + 1, 0));
+    }
+}
+
+static void a_stream_goes_on_over_steps_of_different_sizes(void **state) {
+    (void)state;
+    roster_set_spans(&world.roster, spans, 3);
+    world.planned = 4;
+    world.empty = true; /* no slots: more is sent than they are */
+    struct world_session *at = streaming(0, 0, 0, 8);
+    world_pump(&world);
+    for (uint64_t step = 0; step < 4; step++) {
+        uint32_t count = roster_micro_batches(&world.roster, step);
+        for (uint32_t index = 0; index < count; index++) {
+            expect_batch(at, step, index);
+        }
+        Ballast__V1__StreamResponse *event = read_event(at);
+        assert_int_equal(event->event_case, BALLAST__V1__STREAM_RESPONSE__EVENT_END_OF_STEP);
+        assert_int_equal(event->end_of_step->micro_batches, count);
+        ballast__v1__stream_response__free_unpacked(event, NULL);
+    }
+    expect_silence(at);
+    struct world_session *other = streaming_from(1, 0, 1, 0, 2, 2);
+    expect_refusal(other, other->next_stream - 2, STATUS_OUT_OF_RANGE, "step 2 has 1");
+}
+
+static void streams_end_where_the_mesh_does(void **state) {
+    (void)state;
+    world.job.end_step = 1;
+    world.job.next_mesh = "from step 1 on the mesh is another";
+    struct world_session *at = streaming(0, 0, 0, 8);
+    uint32_t stream = at->session.stream;
+    world_pump(&world);
+    expect_batch(at, 0, 0);
+    expect_batch(at, 0, 1);
+    expect_end_of_step(at, 0);
+    expect_refusal(at, stream, STATUS_FAILED_PRECONDITION, "from step 1 on the mesh is another");
+    assert_int_equal(at->session.state, SESSION_BOUND);
+    world.roster.committed_step = 1; /* all have: the daemon is about to serve the next mesh */
+    struct hello hello;
+    hello_init(&hello, 0, 1);
+    at = world_connect(&world, 1);
+    expect_refusal(at, say_hello(at, &hello), STATUS_UNAVAILABLE, "connect again");
+}
+
+static void steps_of_the_mesh_before_are_not_served(void **state) {
+    (void)state;
+    world.job.begin_step = 5;
+    world.roster.committed_step = 6;
+    world.progress.oldest_step = 3;
+    world.progress.plannable_step = 9;
+    struct world_session *at = streaming_from(0, 0, 0, 1, 4, 0);
+    expect_refusal(at, at->next_stream - 2, STATUS_OUT_OF_RANGE, "served from step 5 on");
+}
+
+/* All leases end between two looks at the clock: that of the rank which had gone on is the last. */
+static void the_members_that_were_live_last_count_when_none_is(void **state) {
+    (void)state;
+    struct world_session *at = streaming(0, 0, 0, 4);
+    world_pump(&world);
+    commit(at, 0);
+    world.now_ns += WORLD_SECOND_NS;
+    session_deinit(&at->session, world.now_ns);
+    assert_false(roster_advance(&world.roster, world.now_ns));
+    world.now_ns += 1000 * WORLD_SECOND_NS;
+    assert_true(roster_advance(&world.roster, world.now_ns));
+    assert_int_equal(world.roster.committed_step, 1);
+    assert_false(roster_advance(&world.roster, world.now_ns));
+}
+
 static void from_outside_what_is_kept_ends_the_stream_out_of_range(void **state) {
     const struct {
         uint64_t step;
@@ -1180,6 +1268,11 @@ int main(void) {
         TEST(batches_come_in_order_on_credit_and_ends_of_steps_cost_none),
         TEST(a_stream_without_from_starts_at_the_first_uncommitted_step),
         TEST(from_may_ask_for_any_kept_step_and_for_the_end_alone),
+        TEST(batches_are_numbered_over_steps_of_different_sizes),
+        TEST(a_stream_goes_on_over_steps_of_different_sizes),
+        TEST(streams_end_where_the_mesh_does),
+        TEST(steps_of_the_mesh_before_are_not_served),
+        TEST(the_members_that_were_live_last_count_when_none_is),
         TEST(from_outside_what_is_kept_ends_the_stream_out_of_range),
         TEST(from_of_another_replica_or_on_a_later_message_is_refused),
         TEST(more_credits_than_allowed_end_the_stream),

@@ -59,26 +59,26 @@ static void world_add_pools(struct step_plan *plan) {
 
 /* Every micro-batch is one document of 8 tokens, or none; one context-parallel rank per half. */
 static void world_make_plan(struct world *world, uint64_t step) {
-    static struct micro_batch micro_batches[WORLD_DP * WORLD_PER_STEP];
+    static struct micro_batch micro_batches[WORLD_DP * WORLD_PER_STEP_MAX];
     static struct document documents[1];
     static struct rank_shard shards[WORLD_CP];
     static struct fragment fragments[1];
     static struct step_plan plan;
+    uint32_t per_step = roster_micro_batches(&world->roster, step);
     documents[0] = (struct document){.document = step, .length = 8, .document_length = 8};
     plan = (struct step_plan){.step = step,
                               .dp = WORLD_DP,
                               .pp = 1,
                               .cp = WORLD_CP,
                               .tp = 1,
-                              .micro_batch_count = WORLD_DP * WORLD_PER_STEP,
+                              .micro_batch_count = WORLD_DP * per_step,
                               .micro_batches = micro_batches,
                               .documents = documents,
                               .shards = shards,
                               .fragments = fragments};
     for (uint32_t i = 0; i < plan.micro_batch_count; i++) {
-        micro_batches[i] = (struct micro_batch){.dp = i / WORLD_PER_STEP,
-                                                .index = i % WORLD_PER_STEP,
-                                                .document_count = world->empty ? 0 : 1};
+        micro_batches[i] = (struct micro_batch){
+            .dp = i / per_step, .index = i % per_step, .document_count = world->empty ? 0 : 1};
     }
     if (world->pooled) {
         world_add_pools(&plan);

@@ -8,13 +8,14 @@
 #include "daemon/session.h"
 #include "ttrpc.pb-c.h"
 
-#define WORLD_SESSIONS  4u
-#define WORLD_SENT      256u
-#define WORLD_DP        2u
-#define WORLD_CP        2u
-#define WORLD_PER_STEP  2u /* micro-batches per replica and step */
-#define WORLD_SLOTS     4u /* per replica */
-#define WORLD_SECOND_NS 1000000000ull
+#define WORLD_SESSIONS     4u
+#define WORLD_SENT         256u
+#define WORLD_DP           2u
+#define WORLD_CP           2u
+#define WORLD_PER_STEP     2u /* micro-batches per replica and step */
+#define WORLD_PER_STEP_MAX 4u /* with roster_set_spans */
+#define WORLD_SLOTS        4u /* per replica */
+#define WORLD_SECOND_NS    1000000000ull
 
 struct world_sent {
     uint32_t stream;
