@@ -13,7 +13,7 @@
 
 static bool loader_durable(const struct session *session, const struct session_commit *commit) {
     const struct session_progress *progress = session->world->progress;
-    return progress->durable_step > commit->step &&
+    return !commit->late && progress->durable_step > commit->step &&
            (!commit->wants_committed || progress->durable_committed_step > commit->step);
 }
 
@@ -32,7 +32,7 @@ void loader_acknowledge(struct session *session, uint64_t now_ns) {
             (void)FAILPOINT(ack_before);
             loader_answer_commit(session, commit.stream);
             (void)FAILPOINT(ack_after);
-        } else if (session->world->progress->full) {
+        } else if (session->world->progress->full && !commit.late) {
             session_refuse(session, commit.stream, STATUS_RESOURCE_EXHAUSTED,
                            "step %" PRIu64 " is noted but not durable: the disk of the state "
                            "directory is full; free some space, then commit again",
@@ -117,7 +117,7 @@ static void loader_commit(struct session *session, const struct session_call *ca
     (void)FAILPOINT(commit_in);
     if (session->world->progress->moving) { /* told when the other generation has begun */
         session->commits[session->commit_count++] = (struct session_commit){
-            .stream = call->stream, .step = UINT64_MAX, .deadline_ns = call->deadline_ns};
+            .stream = call->stream, .step = step, .late = true, .deadline_ns = call->deadline_ns};
         return;
     }
     loader_measure(session, request);

@@ -19,10 +19,11 @@
  * A batch that was sent with a slot is held until it is released, its step is committed by this
  * rank, its generation is over, or the session ends.
  *
- * A session is of the generation that its Hello told or that its Seek joined (generation.h says
- * when one is open). When another one begins, session_abort ends its Stream and its unanswered
- * Commits with ABORTED, and refuses further ones likewise until the rank has sought too, or said
- * Hello anew. Loop thread only. */
+ * A session is of the generation that its Hello told or that its Seek joined. A generation is open
+ * to be joined by a Seek to its first step until committed_step has passed that step
+ * (generation.h). When another one begins, session_abort ends its Stream and its unanswered Commits
+ * with ABORTED, and refuses further ones likewise until the rank has sought too, or said Hello
+ * anew. Loop thread only. */
 #ifndef BALLAST_DAEMON_SESSION_H
 #define BALLAST_DAEMON_SESSION_H
 
@@ -170,6 +171,7 @@ struct session_commit {
     uint64_t step;
     bool wants_committed; /* this commit was the last of its step: committed_step must be stored */
     uint64_t deadline_ns; /* UINT64_MAX: none */
+    bool late;            /* came while another generation was being stored: counts for nothing */
 };
 
 struct session {

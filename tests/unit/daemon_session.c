@@ -1230,6 +1230,7 @@ static void while_a_generation_is_stored_the_old_one_stands_still(void **state) 
     expect_silence(at);
     uint32_t committed = commit(at, 0);
     world.progress.durable_step = 9;
+    world.progress.full = true;
     world_pump(&world);
     expect_silence(at);
     assert_int_equal(world.roster.committed_step, 0);
