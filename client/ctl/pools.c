@@ -4,6 +4,7 @@
 #include "client/ctl/pools_windows.h"
 #include "client/ctl/progress.h"
 #include "packer/pools.h"
+#include "sharding/pool_schedule.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,7 +15,8 @@
 #define SEARCH_SHARDS  16u /* most head shards that --search tries */
 #define SEARCH_BLOCKS  4u  /* block sizes that --search tries, halving */
 #define ELEMENT_BYTES  2u
-#define PROPOSE_WITHIN 10000u /* ppm of imbalance that fewer bytes may cost */
+#define DEFAULT_CHUNKS 4u
+#define PROPOSE_WITHIN 10000u /* ppm of cost that fewer bytes are worth */
 
 typedef unsigned __int128 u128;
 
@@ -31,6 +33,8 @@ struct sums {
     uint64_t tile_ppm;
     uint64_t tiles;
     uint64_t plan_ns;
+    uint64_t compute_ns;
+    uint64_t exposed_ns;
     u128 q_bytes; /* of all workers, as the next two */
     u128 kv_bytes;
     u128 o_bytes;
@@ -208,6 +212,44 @@ static void pooled_place(const struct pools_run *run, struct pooled *pooled,
     }
 }
 
+/* Chunks that divide the query heads of a shard, at most as many as were asked for. */
+static uint32_t chunks_of(const struct pools_run *run) {
+    uint32_t heads = pool_shard_heads(&run->shape);
+    uint32_t chunks = run->options->chunks > 0 ? run->options->chunks : DEFAULT_CHUNKS;
+    chunks = chunks < heads ? chunks : heads;
+    while (heads % chunks != 0) {
+        chunks--;
+    }
+    return chunks;
+}
+
+static uint64_t link_ns(const struct pools_run *run, uint64_t in, uint64_t out) {
+    uint64_t bytes = in > out ? in : out;
+    return (uint64_t)((u128)bytes * 1000 / run->options->link_mbps);
+}
+
+/* The slowest worker of a pool, without and with its exchange. 4 * head_dim FLOPs a pair and head.
+ */
+static void sums_add_times(struct pools_run *run, const struct pooled *pooled) {
+    uint64_t flops_per_ns = run->plan->model.gemm_flops_per_ns;
+    uint64_t slowest_ns = 0;
+    uint64_t total_ns = 0;
+    for (uint32_t w = 0; run->options->link_mbps > 0 && w < pool_workers(&run->shape); w++) {
+        const struct pool_link *link = &pooled->links[w];
+        struct pool_times times = {
+            .q = link_ns(run, link->q_in, link->q_out),
+            .kv = link_ns(run, link->kv_in, link->kv_out),
+            .o = link_ns(run, link->o_in, link->o_out),
+            .compute = (uint64_t)((u128)pooled->loads[w] * 4 * run->shape.head_dim / flops_per_ns),
+        };
+        struct pool_schedule schedule = pool_schedule_of(&run->shape, chunks_of(run), true, &times);
+        slowest_ns = times.compute > slowest_ns ? times.compute : slowest_ns;
+        total_ns = schedule.total > total_ns ? schedule.total : total_ns;
+    }
+    run->sums.compute_ns += slowest_ns;
+    run->sums.exposed_ns += total_ns - slowest_ns;
+}
+
 static void sums_add(struct pools_run *run, const struct pooled *pooled,
                      const struct pool_outcome *outcome) {
     struct sums *sums = &run->sums;
@@ -265,6 +307,7 @@ static bool step_measure(struct pools_run *run, uint32_t first) {
             pooled_place(run, &pooled, &outcome);
             run->sums.plan_ns += progress_clock_ns() - start_ns;
             sums_add(run, &pooled, &outcome);
+            sums_add_times(run, &pooled);
         }
         pooled_deinit(&pooled);
     }
@@ -278,6 +321,8 @@ static void row_finish(struct pools_row *row, const struct sums *sums, uint32_t 
     row->bound_ppm = sums->bound_ppm / sums->steps;
     row->straggler_ppm = sums->straggler_ppm / sums->steps;
     row->plan_ns = sums->plan_ns / sums->steps;
+    row->compute_ns = sums->compute_ns / sums->pools;
+    row->exposed_ns = sums->exposed_ns / sums->pools;
     row->intra_ppm = sums->intra_ppm / sums->pools;
     row->moved_ppm = sums->moved_ppm / sums->pools;
     row->tile_ppm = sums->tile_ppm / sums->pools;
@@ -302,6 +347,7 @@ static bool row_measure(struct pools_run *run, struct pools_row *row) {
         made = step_measure(run, first);
     }
     if (made) {
+        row->kv_pieces = pool_kv_pieces(&run->shape, chunks_of(run));
         row_finish(row, &run->sums, pool_workers(&run->shape));
     }
     return made;
@@ -363,26 +409,27 @@ static int rows_list(const struct pools_run *run, struct pools_row *rows, size_t
     return *count > 0 ? 0 : error_set(error, -EINVAL, "--search finds no candidate that fits");
 }
 
-/* Imbalance of a step's attention, 1 + R. */
-static uint64_t row_imbalance_ppm(const struct pools_row *row) {
-    return (uint64_t)((u128)(PPM + row->straggler_ppm) * (PPM + row->intra_ppm) / PPM);
+/* What a step's attention takes: with a link the time that it is waited for, else its imbalance. */
+static uint64_t row_cost(const struct pools_row *row) {
+    uint64_t worker = row->compute_ns > 0 ? row->compute_ns + row->exposed_ns
+                                          : PPM + row->intra_ppm;
+    return (uint64_t)((u128)(PPM + row->straggler_ppm) * worker / PPM);
 }
 
 static uint64_t row_link(const struct pools_row *row) {
     return row->bytes_in_max > row->bytes_out_max ? row->bytes_in_max : row->bytes_out_max;
 }
 
-/* Of those within 1 % of the least imbalance the one with the fewest bytes at its busiest worker.
- */
+/* Of those within 1 % of the least cost the one with the fewest bytes at its busiest worker. */
 static void rows_propose(struct pools_row *rows, size_t count) {
     uint64_t least = UINT64_MAX;
     size_t best = count;
     for (size_t i = 0; i < count; i++) {
-        uint64_t imbalance = row_imbalance_ppm(&rows[i]);
-        least = imbalance < least ? imbalance : least;
+        uint64_t cost = row_cost(&rows[i]);
+        least = cost < least ? cost : least;
     }
     for (size_t i = 0; i < count; i++) {
-        bool near = row_imbalance_ppm(&rows[i]) <=
+        bool near = row_cost(&rows[i]) <=
                     least + least / PPM * PROPOSE_WITHIN + least % PPM * PROPOSE_WITHIN / PPM;
         if (near && (best == count || row_link(&rows[i]) < row_link(&rows[best]))) {
             best = i;

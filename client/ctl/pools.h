@@ -32,7 +32,9 @@ struct pools_request {
     struct pools_list sizes;
     struct pools_list head_shards;
     struct pools_list blocks;
-    uint32_t q_heads; /* per tensor-parallel rank; 0: the config's, as the next two */
+    uint32_t chunks;    /* M, of the exchange's pipeline */
+    uint64_t link_mbps; /* MB/s each way; 0: not known, and no times are given */
+    uint32_t q_heads;   /* per tensor-parallel rank; 0: the config's, as the next two */
     uint32_t kv_heads;
     uint32_t head_dim;
     enum pools_placement placement;
@@ -55,10 +57,13 @@ struct pools_row {
     uint64_t bytes_mean;
     uint64_t bytes_in_max;
     uint64_t bytes_out_max;
-    uint64_t moved_ppm; /* tiles away from home */
-    uint64_t tiles;     /* of a pool */
-    uint64_t tile_ppm;  /* the largest tile over a worker's mean load */
-    uint64_t plan_ns;   /* of a step, measured */
+    uint64_t moved_ppm;  /* tiles away from home */
+    uint64_t tiles;      /* of a pool */
+    uint64_t tile_ppm;   /* the largest tile over a worker's mean load */
+    uint32_t kv_pieces;  /* in which K/V travels, as H leaves it */
+    uint64_t compute_ns; /* the slowest worker's attention, one layer, forward; as the next */
+    uint64_t exposed_ns; /* what the exchange adds to it in M chunks */
+    uint64_t plan_ns;    /* of a step, measured */
     bool proposed;
 };
 
@@ -73,6 +78,8 @@ enum {
     OPTION_CHAIN,
     OPTION_PLACEMENT,
     OPTION_TILES,
+    OPTION_EXCHANGE_CHUNKS,
+    OPTION_LINK,
 };
 
 bool pools_option_parse(struct pools_request *options, int key, char *arg,
@@ -115,6 +122,18 @@ void pools_options_check(const struct pools_request *options, struct argp_state 
          0,                                                                                        \
          "Tiles to workers: best (the default), home-first, coarse-first, algorithm-2 (as "        \
          "printed)",                                                                               \
+         0},                                                                                       \
+        {"exchange-chunks",                                                                        \
+         OPTION_EXCHANGE_CHUNKS,                                                                   \
+         "M",                                                                                      \
+         0,                                                                                        \
+         "Chunks that hide the exchange behind attention (4), as far as the heads go",             \
+         0},                                                                                       \
+        {"link",                                                                                   \
+         OPTION_LINK,                                                                              \
+         "MB/S",                                                                                   \
+         0,                                                                                        \
+         "What a worker sends and receives at a time; says what stays exposed",                    \
          0},                                                                                       \
         {"snake", OPTION_SNAKE, NULL, 0, "Emit pools in a snake", 0}, {                            \
         "chain", OPTION_CHAIN, NULL, 0, "Pass K/V on from worker to worker", 0                     \

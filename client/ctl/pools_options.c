@@ -88,6 +88,12 @@ bool pools_option_parse(struct pools_request *options, int key, char *arg,
     case OPTION_TILES:
         options->tiles = (enum pools_tiles)word_parse(arg, tiles, 4, "--tiles", state);
         break;
+    case OPTION_EXCHANGE_CHUNKS:
+        options->chunks = number_parse(arg, "--exchange-chunks", state);
+        break;
+    case OPTION_LINK:
+        options->link_mbps = number_parse(arg, "--link", state);
+        break;
     default:
         return false;
     }

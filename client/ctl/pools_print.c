@@ -64,6 +64,28 @@ static void print_bytes(const struct pools_row *rows, size_t count) {
     table_deinit(&table);
 }
 
+static void print_times(const struct pools_row *rows, size_t count) {
+    static const struct table_column columns[] = {
+        {"P", TABLE_RIGHT, 0},         {"H", TABLE_RIGHT, 0},       {"B", TABLE_RIGHT, 0},
+        {"KV PIECES", TABLE_RIGHT, 0}, {"COMPUTE", TABLE_RIGHT, 0}, {"EXPOSED", TABLE_RIGHT, 0},
+        {"SHARE", TABLE_RIGHT, 0},
+    };
+    struct table table;
+    table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t compute_ns = rows[i].compute_ns > 0 ? rows[i].compute_ns : 1;
+        table_cell(&table, "%" PRIu32, rows[i].p);
+        table_cell(&table, "%" PRIu32, rows[i].h);
+        table_cell(&table, "%" PRIu32, rows[i].b);
+        table_cell(&table, "%" PRIu32, rows[i].kv_pieces);
+        table_cell(&table, "%s", units_time(rows[i].compute_ns).text);
+        table_cell(&table, "%s", units_time(rows[i].exposed_ns).text);
+        table_cell(&table, "%s", units_share(rows[i].exposed_ns * 1000000 / compute_ns).text);
+    }
+    table_print(&table, stdout);
+    table_deinit(&table);
+}
+
 void pools_print(const struct scenario *scenario, const struct pools_row *rows, size_t count) {
     printf(
         "%s: largest over mean, less 1: of pools BEFORE and AFTER they are grouped, the BOUND of\n"
@@ -74,6 +96,12 @@ void pools_print(const struct scenario *scenario, const struct pools_row *rows, 
     printf("\nbytes that a worker receives in a layer's forward pass, the busiest receiver and "
            "sender,\nshare of tiles moved, time to plan a step\n\n");
     print_bytes(rows, count);
+    if (rows[0].compute_ns > 0) {
+        printf(
+            "\nattention of the slowest worker, one layer forward at model.gemm_tflops, and what "
+            "the\nexchange adds to it; K/V travels in so many pieces\n\n");
+        print_times(rows, count);
+    }
     for (size_t i = 0; i < count; i++) {
         if (rows[i].proposed) {
             printf("\n* take P = %" PRIu32 ", H = %" PRIu32 ", B = %" PRIu32
@@ -107,6 +135,9 @@ static void row_json(struct json *json, const struct pools_row *row) {
         {"moved_ppm", row->moved_ppm},
         {"tiles", row->tiles},
         {"tile_ppm", row->tile_ppm},
+        {"kv_pieces", row->kv_pieces},
+        {"compute_ns", row->compute_ns},
+        {"exposed_ns", row->exposed_ns},
         {"plan_ns", row->plan_ns},
     };
     json_object_begin(json);

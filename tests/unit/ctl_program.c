@@ -535,7 +535,18 @@ static void simulate_of_pools_prints_a_row_for_every_candidate(void **state) {
         assert_true(member(row, "moved_ppm") <= 1000000);
         assert_true(member(row, "plan_ns") > 0 && member(row, "tiles") > 0);
         assert_true(json_is_false(json_object_get(row, "proposed")));
+        assert_int_equal(member(row, "kv_pieces"), i % 2 == 0 ? 2 : 1);
+        assert_int_equal(member(row, "compute_ns"), 0);
     }
+    json_decref(answer);
+    ran_ctl(&ran, "simulate", "--lengths=libra256k", "--window=65536", "--pool=4",
+            "--global-batch=16", "--cp=2", "--steps=1", "--link=50000", "--exchange-chunks=3",
+            "--json", NULL);
+    ran_expect(&ran, 0);
+    answer = ran_json(&ran);
+    json_t *timed = json_array_get(json_object_get(answer, "rows"), 0);
+    assert_int_equal(member(timed, "kv_pieces"), 2); /* chunks divide the 8 heads of a shard */
+    assert_true(member(timed, "compute_ns") > 0 && member(timed, "exposed_ns") > 0);
     json_decref(answer);
     ran_ctl(&ran, "simulate", "--distribution=libra256k", "--window=65536", "--search", "--dp=2",
             "--micro-batches=8", "--steps=1", NULL);
