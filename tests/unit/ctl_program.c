@@ -505,6 +505,64 @@ static void simulations_need_no_corpus(void **state) {
     ran_free(&ran);
 }
 
+/* The sum of a member over the elements of an array that have `value` under `key`. */
+static uint64_t sum_where(const json_t *array, const char *key, uint64_t value, const char *name) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const json_t *element = json_array_get(array, i);
+        sum += member(element, key) == value ? member(element, name) : 0;
+    }
+    return sum;
+}
+
+/* Loads of a pool's four workers are those of its tiles. */
+static void expect_pool(const json_t *pool, uint64_t ga_index) {
+    const json_t *tiles = json_object_get(pool, "tiles");
+    uint64_t heads = member(pool, "heads") / member(pool, "head_shards");
+    uint64_t most = 0;
+    uint64_t sum = 0;
+    assert_int_equal(member(pool, "ga_index"), ga_index);
+    assert_int_equal(json_array_size(json_object_get(pool, "dp")), 2);
+    for (uint64_t worker = 0; worker < 4; worker++) {
+        uint64_t load = sum_where(tiles, "worker", worker, "pairs") * heads;
+        most = load > most ? load : most;
+        sum += load;
+    }
+    assert_int_equal(member(pool, "load_max"), most);
+    assert_int_equal(member(pool, "load_mean"), sum / 4);
+}
+
+static void plan_shows_the_loads_and_bytes_of_pools(void **state) {
+    (void)state;
+    struct world world;
+    struct ran ran = {0};
+    world_make(&world);
+    world_write(&world, "pool.conf",
+                "[dataset books]\npath = books\n[corpus]\nepochs = 1\n"
+                "[plan]\npolicy = pool:2\nwindow = 1024\nmicro_batches = 4\n"
+                "[parallel]\ndp = 2\ncp = 2\n[pools]\nblock_tokens = 64\n",
+                0);
+    ran_ctl(&ran, "plan", "0", "--config", world_path(&world, "pool.conf"), "--json", NULL);
+    ran_expect(&ran, 0);
+    json_t *answer = ran_json(&ran);
+    const json_t *pools = json_object_get(json_object_get(answer, "plan"), "pools");
+    assert_int_equal(json_array_size(pools), 2);
+    expect_pool(json_array_get(pools, 0), 0);
+    expect_pool(json_array_get(pools, 1), 1);
+    json_decref(answer);
+    ran_ctl(&ran, "plan", "0", "--config", world_path(&world, "pool.conf"), NULL);
+    ran_expect(&ran, 0);
+    assert_non_null(strstr(ran.out, "dp0-1/1"));
+    assert_non_null(strstr(ran.out, "dp1/0 cp1"));
+    assert_non_null(strstr(ran.out, "##########"));
+    assert_true(text_width(ran.out) <= 80);
+    ran_ctl(&ran, "plan", "0", "--config", world_path(&world, "job.conf"), NULL);
+    ran_expect(&ran, 0);
+    assert_null(strstr(ran.out, "WORKERS"));
+    ran_free(&ran);
+    world_close(&world);
+}
+
 static void simulate_of_pools_prints_a_row_for_every_candidate(void **state) {
     (void)state;
     static const char *const refused[][3] = {
@@ -748,6 +806,7 @@ static void the_manual_names_every_command_and_global_option(void **state) {
 int main(void) {
     ran_environment_clear();
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plan_shows_the_loads_and_bytes_of_pools),
         cmocka_unit_test(simulate_of_pools_prints_a_row_for_every_candidate),
         cmocka_unit_test(wrong_usage_exits_2_and_says_why),
         cmocka_unit_test(times_are_checked_on_the_command_line_and_in_the_environment),
