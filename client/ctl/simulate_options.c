@@ -229,7 +229,8 @@ static const struct argp argp = {
            "quarter of the window weighs beside a mean one where the loss is averaged over a "
            "step's own tokens (plan.loss_denominator = constant makes it 1); STEP its predicted "
            "time, GAIN tokens a second "
-           "against plain packing, BUBBLE the share of the pipelines' time that is idle.",
+           "against plain packing, BUBBLE the share of the pipelines' time that is idle. Of a "
+           "config with [from STEP] sections what holds at step 0 is measured.",
     .children = scenario_argp_children,
 };
 

@@ -175,6 +175,23 @@ def test_a_section_that_is_added_later_changes_what_is_not_committed():
         world.stop()
 
 
+def test_ranks_that_were_given_what_is_planned_anew_are_told():
+    with elastic_world() as world:
+        world.start()
+        ranks = [world.rank(d, think_ms=150) for d in range(8)]
+        world.wait_for(lambda: world.live("status")["next_step"] >= 4, "step 3 is planned")
+        world.stop()
+        append(world, sections((2, {"plan.micro_batches": 16})))
+        world.start()
+        for rank in ranks:
+            code, text = rank.wait(60)
+            assert code == 1 and "generation" in text and "the config's section from step 2" in text, text
+        plans = planned(world, 4)
+        logs = [(d, rank.finish()) for d, rank in enumerate([world.rank(d, steps=4, commit_every=1) for d in range(8)])]
+        assert {step for step, _, _ in check_batches(world, plans, logs)} == {0, 1, 2, 3}
+        world.stop()
+
+
 def test_seeking_a_step_of_another_mesh_goes_back_to_that_mesh():
     with elastic_world(sections((3, {"parallel.dp": 2}))) as world:
         plans = planned(world, 6)

@@ -205,6 +205,28 @@ static void settings_say_from_which_step_they_hold(void **state) {
     config_destroy(second);
 }
 
+/* What follows from the mesh changes with it, and is written back with the section. */
+static void what_follows_from_a_section_is_part_of_it(void **state) {
+    (void)state;
+    struct config *first = world_config(WORLD_DATASET "[plan]\npolicy = wlb:level+pool:2\n"
+                                                      "window = 4k\n[parallel]\ndp = 2\n"
+                                                      "[from 10]\nparallel.tp = 4\n"
+                                                      "level.preset = steady\n");
+    assert_int_equal(first->sections[0].options.pools.head_shards, 4);
+    assert_int_equal(first->sections[1].options.pools.head_shards, 2);
+    char *printed = world_print(first);
+    assert_non_null(strstr(printed, "\npools.head_shards = 2\n"));
+    struct config *second = world_config(printed);
+    char *one = config_plan_text(first, NULL, NULL);
+    char *two = config_plan_text(second, NULL, NULL);
+    assert_string_equal(one, two);
+    free(one);
+    free(two);
+    free(printed);
+    config_destroy(first);
+    config_destroy(second);
+}
+
 static void histories_differ_from_a_step_on(void **state) {
     (void)state;
     static const char base[] = "a = 1\nb = 2\n";
@@ -264,6 +286,7 @@ int main(void) {
         cmocka_unit_test(relations_are_checked_for_every_section),
         cmocka_unit_test(the_history_has_what_each_section_changes),
         cmocka_unit_test(settings_say_from_which_step_they_hold),
+        cmocka_unit_test(what_follows_from_a_section_is_part_of_it),
         cmocka_unit_test(histories_differ_from_a_step_on),
         cmocka_unit_test(sections_have_a_limit),
     };
