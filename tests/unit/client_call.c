@@ -194,7 +194,8 @@ static void stream_messages_are_kept_in_order_while_a_call_waits(void **state) {
                      -ESTALE);
     assert_string_equal(error.text, "generation 2 has begun");
     assert_int_equal(call_stream_send(channel, &request.base, &error), -EPIPE);
-    assert_int_equal(ping(channel, -1, &error), -EPIPE);
+    int code = ping(channel, -1, &error);
+    assert_true(code == -EPIPE || code == -ECONNRESET); /* whichever side is faster */
     call_close(channel);
     fake_stop(&fake);
     arena_deinit(&arena);
