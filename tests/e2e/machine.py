@@ -133,7 +133,7 @@ def test_a_stop_of_the_daemon_for_longer_than_the_lease_costs_nobody_anything():
             return count
 
         world.start(ready=False, environment={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "300000"})
-        ranks = four_ranks(world, connect_timeout_ms=60000)
+        ranks = four_ranks(world, connect_timeout_ms=180000)  # its calls wait so long
         world.wait_for(lambda: pings() > 0, "the watchdog is fed")
         world.daemon.send_signal(signal.SIGSTOP)
         time.sleep(0.2)
