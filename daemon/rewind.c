@@ -148,13 +148,6 @@ static bool rewind_opens(struct rewind *rewind, const struct rewind_call *call, 
     case GENERATION_OPENS:
         break;
     }
-    if (daemon->stored.full) {
-        session_refuse(
-            call->session, call->stream, STATUS_RESOURCE_EXHAUSTED,
-            "the disk of the state directory is full: no generation can begin; free some "
-            "space, then seek again");
-        return false;
-    }
     return true;
 }
 
