@@ -76,6 +76,12 @@ static void head_shards(struct attn_problem *problem) {
     }
 }
 
+/* Enough blocks of keys to go around the rings of shared memory twice. */
+static void long_prefix(struct attn_problem *problem) {
+    heads(problem, 4, 1);
+    attn_problem_add(problem, 0, 40, 0, 600, 560);
+}
+
 /* Packed documents, lengths 0 and 1 among them. */
 static void documents(struct attn_problem *problem) {
     static const int32_t lengths[] = {1, 7, 130, 0, 65, 280};
@@ -172,6 +178,7 @@ static const struct {
     {"widest group", widest_group},
     {"split group", split_group},
     {"head shards", head_shards},
+    {"long prefix", long_prefix},
     {"documents", documents},
     {"context parallel", context_parallel},
     {"short queries", short_queries},

@@ -6,7 +6,7 @@
 
 /* How many there are, and the one of an index; head_dim 64 or 128. The first PROBLEMS_SMALL take
  * a tenth of a second each. */
-#define PROBLEMS_SMALL 4u
+#define PROBLEMS_SMALL 5u
 uint32_t attn_problem_count(void);
 void attn_problem_draw(struct attn_problem *problem, uint32_t index, uint32_t head_dim);
 

@@ -360,6 +360,20 @@ static void report_deadlock(void) {
     emulator_fail("%s", text);
 }
 
+/* Nothing moved: the next thing that has to happen does. Returns false when there is none. */
+static bool idle_step(bool were_due) {
+    bool products = emulator.product_waiters > 0 && !were_due;
+    bool copies = copies_pending() > 0;
+    if (products && (!copies || !schedule_is_random() || emulator_random() % 2 == 0)) {
+        emulator.products_due = true;
+    } else if (copies) {
+        copies_run_one();
+    } else {
+        return false;
+    }
+    return true;
+}
+
 static void launch_loop(int *order) {
     int held = -1;
     uint64_t rounds = 0;
@@ -371,16 +385,21 @@ static void launch_loop(int *order) {
             held = (int)(emulator_random() % (unsigned)warps);
         }
         bool holding = held >= 0 && !release;
+        bool were_due = emulator.products_due;
         round_run(order, holding ? held : -1);
+        emulator.products_due = false;
         release = false;
         bool idle = emulator.progress == before;
         bool fires = schedule_is_random() && emulator_random() % 4 == 0;
-        if (!emulator.failed && copies_pending() > 0 && (idle || fires)) {
-            copies_run_one();
-        } else if (!emulator.failed && idle && holding) {
+        if (emulator.failed || (idle && idle_step(were_due))) {
+            continue;
+        }
+        if (idle && holding) {
             release = true;
-        } else if (!emulator.failed && idle) {
+        } else if (idle) {
             report_deadlock();
+        } else if (fires && copies_pending() > 0) {
+            copies_run_one();
         }
     }
 }
@@ -424,6 +443,8 @@ int emulator_run(const struct emulator_launch *launch, emulator_kernel *kernel,
     emulator.failed = false;
     emulator.error[0] = '\0';
     emulator.fiber = NULL;
+    emulator.product_waiters = 0;
+    emulator.products_due = false;
     copies_reset();
     if (launch->shared_bytes > SHARED_MAX || launch->threads > THREADS_MAX) {
         emulator_fail("%u bytes of shared memory, %d threads: the chip has %u and %d",

@@ -6,7 +6,7 @@
  * the same under all of them.
  *
  *   EAGER   at issue
- *   LAZY    at the last legal moment: when nothing else can move or a wait demands it
+ *   LAZY    at the last legal moment: when nothing else can move
  *   RANDOM  any moment, threads in any order
  *   STARVE  as RANDOM, one warp held back until nothing else can move
  *

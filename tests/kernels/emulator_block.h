@@ -91,7 +91,9 @@ struct emulator {
     struct fiber *fiber; /* running; NULL in the scheduler */
     void *scheduler;     /* its stack pointer */
     uint64_t random;
-    uint64_t progress; /* changes whenever anything does */
+    uint64_t progress;        /* changes whenever anything does */
+    uint32_t product_waiters; /* threads that wait for products */
+    bool products_due;        /* nothing else could move: they happen now */
     bool failed;
     char error[1024];
     struct emulator_counts counts;
