@@ -5,15 +5,15 @@
  * block; key block 0 is seen by every query tile of its document, so it is the longest tile. */
 #include "sharding/cost.h"
 
+#include "sharding/tile_list.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdbool.h>
 
-#define TILE_ROWS      128u
-#define KEYS_PER_BLOCK 128u
-#define H100_SMS       132u
-#define PS_PER_NS      1000u
-#define PS_PER_US      1000000u
+#define H100_SMS  132u
+#define PS_PER_NS 1000u
+#define PS_PER_US 1000000u
 
 /* FlashAttention-3's published curves on an H100 give t0, and tb at its efficiency; tb is divided
  * by the share of it our kernels are expected to reach, 0.75 forward and 0.7 backward. */
@@ -54,53 +54,8 @@ struct tile_loads {
     struct tile_load backward;
 };
 
-/* Tokens of a query tile; if they divide a key block, as powers of two. */
-struct tile_size {
-    uint32_t tokens;
-    bool shifts;
-    unsigned shift;       /* tokens are 1 << shift */
-    unsigned block_shift; /* tiles of a key block, likewise */
-};
-
-static struct tile_size tile_size_of(const struct tile_model *model) {
-    uint32_t tokens = TILE_ROWS / (model->q_heads / model->kv_heads);
-    unsigned shift = (unsigned)__builtin_ctz(tokens);
-    return (struct tile_size){
-        .tokens = tokens,
-        .shifts = KEYS_PER_BLOCK % tokens == 0,
-        .shift = shift,
-        .block_shift = (unsigned)__builtin_ctz(KEYS_PER_BLOCK) - shift,
-    };
-}
-
 static inline uint64_t tile_more(uint64_t a, uint64_t b) {
     return a > b ? a : b;
-}
-
-/* Sum over i in [0, count) of floor((slope * i + offset) / divisor), by Euclid's algorithm on
- * (slope, divisor). Few models need it: kept out of the loop over fragments. */
-__attribute__((noinline)) static uint64_t floor_sum(uint64_t count, uint64_t divisor,
-                                                    uint64_t slope, uint64_t offset) {
-    uint64_t sum = 0;
-    while (count > 0) {
-        sum += count * (count - 1) / 2 * (slope / divisor) + count * (offset / divisor);
-        slope %= divisor;
-        uint64_t end = slope * count + offset % divisor;
-        count = end / divisor;
-        offset = end % divisor;
-        uint64_t swapped = slope;
-        slope = divisor;
-        divisor = swapped;
-    }
-    return sum;
-}
-
-/* Sum over j in [first, end) of floor(j / 2^shift): whole * j is too much by 2^shift for each of
- * the whole before. */
-static inline uint64_t shift_sum(uint64_t first, uint64_t end, unsigned shift) {
-    uint64_t low = first >> shift;
-    uint64_t high = end >> shift;
-    return high * end - low * first - (((high - low) * (high + low + 1) / 2) << shift);
 }
 
 /* Query tiles of the fragments of one document, which share a K/V slice. */
@@ -113,30 +68,22 @@ struct tile_slice {
 /* A tile that ends at row e of the document sees ceil(e / 128) key blocks. */
 static inline void tile_slice_add(struct tile_slice *slice, const struct tile_size *size,
                                   struct fragment fragment) {
-    uint64_t end = (uint64_t)fragment.start + fragment.length + KEYS_PER_BLOCK - 1;
-    uint64_t first_end = (uint64_t)fragment.start + size->tokens + KEYS_PER_BLOCK - 1;
-    uint64_t tiles;
-    if (size->shifts) {
-        uint64_t first = first_end >> size->shift;
-        tiles = fragment.length >> size->shift;
-        slice->blocks += shift_sum(first, first + tiles, size->block_shift);
-    } else {
-        tiles = fragment.length / size->tokens;
-        slice->blocks += floor_sum(tiles, KEYS_PER_BLOCK, size->tokens, first_end);
-    }
+    uint64_t end = (uint64_t)fragment.start + fragment.length + TILE_KEYS - 1;
+    uint64_t tiles = tile_whole(size, fragment.length);
+    slice->blocks += tile_blocks_run(size, tiles, (uint64_t)fragment.start + size->tokens);
     if (tiles * size->tokens < fragment.length) {
         tiles++;
-        slice->blocks += end / KEYS_PER_BLOCK;
+        slice->blocks += end / TILE_KEYS;
     }
     slice->tiles += tiles;
-    slice->key_blocks = tile_more(slice->key_blocks, end / KEYS_PER_BLOCK);
+    slice->key_blocks = tile_more(slice->key_blocks, end / TILE_KEYS);
 }
 
 /* A backward tile is a key block that some query tile sees, the longest one of the slice's first
  * keys, which all see. */
 static struct tile_loads tile_loads_of(const struct tile_model *model,
                                        const struct fragment *fragments, uint32_t count) {
-    struct tile_size size = tile_size_of(model);
+    struct tile_size size = tile_size_of(tile_tokens(TILE_ROWS, model->q_heads / model->kv_heads));
     struct tile_loads loads = {0};
     const struct fragment *end = fragments + count;
     for (const struct fragment *next = fragments; next < end;) {

@@ -1,9 +1,9 @@
 /* tile_list: closed forms over tiles of equal length. */
 #include "sharding/tile_list.h"
 
-/* Sum over i in [0, count) of floor((slope * i + offset) / divisor), by Euclid's algorithm on
- * (slope, divisor). */
-static uint64_t floor_sum(uint64_t count, uint64_t divisor, uint64_t slope, uint64_t offset) {
+/* Few models need it: kept out of the loop over fragments. */
+__attribute__((noinline)) uint64_t tile_floor_sum(uint64_t count, uint64_t divisor, uint64_t slope,
+                                                  uint64_t offset) {
     uint64_t sum = 0;
     while (count > 0) {
         sum += count * (count - 1) / 2 * (slope / divisor) + count * (offset / divisor);
@@ -16,24 +16,6 @@ static uint64_t floor_sum(uint64_t count, uint64_t divisor, uint64_t slope, uint
         divisor = swapped;
     }
     return sum;
-}
-
-/* Sum over j in [0, count) of floor(j / 2^shift). */
-static uint64_t shift_sum(uint64_t count, unsigned shift) {
-    uint64_t whole = count >> shift;
-    return whole > 0 ? ((whole * (whole - 1) / 2) << shift) + whole * (count - (whole << shift))
-                     : 0;
-}
-
-uint64_t tile_blocks_run(uint64_t tiles, uint32_t tokens, uint64_t end) {
-    uint64_t offset = end + TILE_KEYS - 1;
-    if (TILE_KEYS % tokens != 0) {
-        return floor_sum(tiles, TILE_KEYS, tokens, offset);
-    }
-    unsigned tile_shift = (unsigned)__builtin_ctz(tokens);
-    unsigned block_shift = (unsigned)__builtin_ctz(TILE_KEYS) - tile_shift;
-    uint64_t first = offset >> tile_shift;
-    return shift_sum(first + tiles, block_shift) - shift_sum(first, block_shift);
 }
 
 uint64_t tile_first_seeing(const struct tile_rows *rows, uint32_t tokens, uint64_t key) {
@@ -64,7 +46,8 @@ uint64_t tile_blocks_sum(const struct tile_rows *rows, uint32_t tokens) {
     }
     if (blind < capped) {
         int64_t end = rows->position + (int64_t)((blind + 1) * tokens);
-        sum += tile_blocks_run(capped - blind, tokens, (uint64_t)end);
+        struct tile_size size = tile_size_of(tokens);
+        sum += tile_blocks_run(&size, capped - blind, (uint64_t)end);
     }
     return sum;
 }

@@ -54,9 +54,48 @@ static inline uint64_t tile_blocks(const struct tile_rows *rows, uint32_t tokens
  * does. */
 uint64_t tile_first_seeing(const struct tile_rows *rows, uint32_t tokens, uint64_t key);
 
-/* Sum over i in [0, tiles) of ceil((end + i * tokens) / TILE_KEYS), tokens in [1, TILE_ROWS]:
- * the blocks of `tiles` tiles of `tokens` causal rows, the first of which ends at row `end`. */
-uint64_t tile_blocks_run(uint64_t tiles, uint32_t tokens, uint64_t end);
+/* Tokens of a tile, in [1, TILE_ROWS]; if they divide a key block, as powers of two. */
+struct tile_size {
+    uint32_t tokens;
+    bool shifts;
+    unsigned shift;       /* tokens are 1 << shift */
+    unsigned block_shift; /* tiles of a key block, likewise */
+};
+
+static inline struct tile_size tile_size_of(uint32_t tokens) {
+    unsigned shift = (unsigned)__builtin_ctz(tokens);
+    return (struct tile_size){
+        .tokens = tokens,
+        .shifts = TILE_KEYS % tokens == 0,
+        .shift = shift,
+        .block_shift = (unsigned)__builtin_ctz(TILE_KEYS) - shift,
+    };
+}
+
+/* Whole tiles in `length` rows. */
+static inline uint64_t tile_whole(const struct tile_size *size, uint64_t length) {
+    return size->shifts ? length >> size->shift : length / size->tokens;
+}
+
+/* Sum over i in [0, count) of floor((slope * i + offset) / divisor), by Euclid's algorithm. */
+uint64_t tile_floor_sum(uint64_t count, uint64_t divisor, uint64_t slope, uint64_t offset);
+
+/* Sum over j in [first, end) of floor(j / 2^shift): whole * j is too much by 2^shift for each of
+ * the whole before. */
+static inline uint64_t tile_shift_sum(uint64_t first, uint64_t end, unsigned shift) {
+    uint64_t low = first >> shift;
+    uint64_t high = end >> shift;
+    return high * end - low * first - (((high - low) * (high + low + 1) / 2) << shift);
+}
+
+/* Sum over i in [0, tiles) of ceil((end + i * tokens) / TILE_KEYS): the blocks of `tiles` whole
+ * tiles of causal rows, the first of which ends at row `end` of the slice. */
+static inline uint64_t tile_blocks_run(const struct tile_size *size, uint64_t tiles, uint64_t end) {
+    uint64_t offset = end + TILE_KEYS - 1;
+    uint64_t first = offset >> size->shift;
+    return size->shifts ? tile_shift_sum(first, first + tiles, size->block_shift)
+                        : tile_floor_sum(tiles, TILE_KEYS, size->tokens, offset);
+}
 
 /* Sum of tile_blocks over all tiles, in closed form. */
 uint64_t tile_blocks_sum(const struct tile_rows *rows, uint32_t tokens);
