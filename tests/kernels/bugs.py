@@ -157,6 +157,9 @@ BUGS = [
      "o[4 * j + i] *= softmax->rescale[i / 2] * 0.999f;"),
 ]
 
+# Found under the rarest schedules only, in ten seconds and more: with BALLAST_TEST_FULL.
+LONG = {"no_v_wait", "no_q_wait", "one_arrival_per_warpgroup", "bwd_no_ds_reuse_barrier", "stale_o"}
+
 MISSED = {"stale_o": "a thousandth of O is below bf16's resolution"}
 
 
@@ -199,11 +202,12 @@ def hunt(bug, hunter, source, base, other_kernels, compiler):
 def main():
     hunter, source, compiler, base, *other_kernels = sys.argv[1:]
     only = os.environ.get("BALLAST_BUG")
-    bugs = [bug for bug in BUGS if only in (None, bug[0])]
+    full = "BALLAST_TEST_FULL" in os.environ
+    bugs = [bug for bug in BUGS if bug[0] == only or (not only and (full or bug[0] not in LONG))]
     started = time.monotonic()
     wrong = 0
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        sound = pool.submit(hunt, None, hunter, source, base, other_kernels, compiler)
+        sound = pool.submit(hunt, None, hunter, source, base, other_kernels, compiler) if full else None
         found = [pool.submit(hunt, bug, hunter, source, base, other_kernels, compiler)
                  for bug in bugs]
         for bug, future in zip(bugs, found):
@@ -213,7 +217,7 @@ def main():
                 wrong += 1
             mark = "" if (what == "") == hidden else "  <-- WRONG"
             print(f"{bug[0]:28} {(what or MISSED.get(bug[0], 'not found'))[:110]}{mark}", flush=True)
-        if sound.result() != "":
+        if sound is not None and sound.result() != "":
             wrong += 1
             print(f"without a bug: {sound.result()}  <-- WRONG")
     print(f"{len(bugs)} bugs, {wrong} wrong, {time.monotonic() - started:.0f} s")

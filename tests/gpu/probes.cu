@@ -1,0 +1,1 @@
+#include "tests/gpu/probes.h"
