@@ -12,7 +12,8 @@
 
 typedef unsigned __int128 u128;
 
-#define SHARE_BITS 40
+#define SHARE_BITS   40
+#define VARIED_STEPS 250u /* about as many are timed in variants too: ratios vary little */
 
 #define FIELD(name)                                                                                \
     { #name, offsetof(struct outcome, name), false }
@@ -93,6 +94,8 @@ struct meter {
     struct step_time_model model;
     struct step_time_model variants[MEASURE_VARIANTS];
     bool variant_exists[MEASURE_VARIANTS];
+    uint64_t varied_stride; /* of counted steps; of these, the sum of step times: */
+    uint64_t varied_ns;
     struct step_load *loads;
     void *scratch;
     uint64_t *sorted;
@@ -138,12 +141,15 @@ static int meter_open(struct meter *meter, const struct trial *trial,
         .tiles = &stream_model(&trial->stream)->tiles,
         .step_tokens = trial->config->plan.step_tokens,
         .long_length = trial->config->plan.window / 4,
+        .varied_stride = (options->steps + VARIED_STEPS - 1) / VARIED_STEPS,
     };
     int rc = measure_model(trial, &options->times, &meter->model, error);
     if (rc < 0) {
         return rc;
     }
-    meter_vary(meter, trial);
+    if (options->vary) {
+        meter_vary(meter, trial);
+    }
     size_t bytes = step_time_bytes(&meter->model);
     for (size_t i = 0; i < MEASURE_VARIANTS; i++) {
         if (meter->variant_exists[i] && step_time_bytes(&meter->variants[i]) > bytes) {
@@ -253,16 +259,33 @@ static void measure_tokens(struct meter *meter, struct outcome *outcome, uint64_
     outcome->tokens_off_ppm = off_ppm > outcome->tokens_off_ppm ? off_ppm : outcome->tokens_off_ppm;
 }
 
-static int measure_step(struct meter *meter, struct measurement *out, const struct step_plan *plan,
-                        struct error *error) {
+/* The step's loads in every variant, if it is one of those that are. */
+static void measure_variants(struct meter *meter, struct measurement *out, uint64_t step_ns) {
     struct step_time time;
-    step_load_of(plan, meter->tiles, meter->loads);
+    if (out->outcome.steps % meter->varied_stride != 0) {
+        return;
+    }
+    meter->varied_ns += step_ns;
     for (size_t i = 0; i < MEASURE_VARIANTS; i++) {
         if (meter->variant_exists[i] &&
             step_time_of(&meter->variants[i], meter->loads, meter->scratch, &time, NULL) == 0) {
             out->variants_ns[i] += time.step_ns;
         }
     }
+}
+
+/* From the steps that were varied to all of them. */
+static void measure_variants_finish(const struct meter *meter, struct measurement *out,
+                                    uint64_t all_ns) {
+    for (size_t i = 0; meter->varied_ns > 0 && i < MEASURE_VARIANTS; i++) {
+        out->variants_ns[i] = (uint64_t)((u128)out->variants_ns[i] * all_ns / meter->varied_ns);
+    }
+}
+
+static int measure_step(struct meter *meter, struct measurement *out, const struct step_plan *plan,
+                        struct error *error) {
+    struct step_time time;
+    step_load_of(plan, meter->tiles, meter->loads);
     int rc = step_time_of(&meter->model, meter->loads, meter->scratch, &time, error);
     if (rc < 0) {
         return rc;
@@ -271,6 +294,7 @@ static int measure_step(struct meter *meter, struct measurement *out, const stru
         memcpy(out->loads, meter->loads, plan->micro_batch_count * sizeof *out->loads);
         out->first = time;
     }
+    measure_variants(meter, out, time.step_ns);
     uint64_t token_delays = measure_delays(out, plan);
     meter->token_delays += token_delays;
     measure_tokens(meter, &out->outcome, plan->tokens);
@@ -329,6 +353,7 @@ static void measure_finish(const struct meter *meter, struct measurement *out) {
     outcome->tokens_cv_ppm = statistics_variation_ppm(sorted, outcome->steps);
     outcome->delay_p99 = delay_p99(out);
     measure_long_finish(meter, outcome);
+    measure_variants_finish(meter, out, all_ns);
     outcome->delay_mean_milli = outcome->tokens > 0
                                     ? (uint64_t)(meter->token_delays * 1000 / outcome->tokens)
                                     : 0;

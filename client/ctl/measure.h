@@ -20,6 +20,7 @@ struct measure_options {
     uint64_t steps;                 /* counted, > 0 */
     uint64_t warm_up;               /* before them */
     struct step_time_options times; /* shape and mesh come from the trial */
+    bool vary;                      /* whether variants_ns is wanted */
     /* Asked after every counted step, with outcome.steps and steps up to date: true ends the trial
      * there. NULL: never. */
     bool (*enough)(void *context, const struct measurement *so_far);
@@ -88,7 +89,8 @@ struct measurement {
     struct step_time_model model;
     struct step_load *loads;                /* of the first counted step; owned */
     struct step_time first;                 /* and its time */
-    uint64_t variants_ns[MEASURE_VARIANTS]; /* sum of step times, 0: there is no such schedule */
+    uint64_t variants_ns[MEASURE_VARIANTS]; /* sum of step times, in long runs from some of the
+                                               steps; 0: no such schedule, or not asked for */
 };
 
 /* The names and values of an outcome, sorted by name; `i` below outcome_fields(). */

@@ -83,7 +83,20 @@ const char *scenario_source(const struct scenario *scenario) {
     if (scenario->distribution != NULL) {
         return scenario->distribution;
     }
-    return scenario->lengths != NULL ? scenario->lengths : "corpus";
+    if (scenario->lengths != NULL) {
+        return scenario->lengths;
+    }
+    for (size_t i = 0; scenario->corpora == 1 && i < scenario->override_count; i++) {
+        if (strcmp(scenario->overrides[i].key, scenario->corpus_keys[0][0]) == 0) {
+            return scenario->overrides[i].value;
+        }
+    }
+    return "corpus";
+}
+
+bool scenario_policy_is_fixed(const char *name) {
+    return strcmp(name, "plain") == 0 || strncmp(name, "fixed", 5) == 0 ||
+           strncmp(name, "pool", 4) == 0;
 }
 
 bool scenario_ends(const struct scenario *scenario, const struct config *config) {
@@ -116,12 +129,6 @@ static int policy_split(const char *policy, char name[POLICY_BYTES], char layout
     return 0;
 }
 
-/* Fixed windows have no other step. */
-static bool policy_is_fixed(const char *name) {
-    return strcmp(name, "plain") == 0 || strncmp(name, "fixed", 5) == 0 ||
-           strncmp(name, "pool", 4) == 0;
-}
-
 /* Weakest first: what the source suggests, what was asked for, what makes the trial. */
 int scenario_config(const struct scenario *scenario, const char *policy, const char *seed,
                     struct config **out, struct error *error) {
@@ -145,7 +152,7 @@ int scenario_config(const struct scenario *scenario, const char *policy, const c
     if (policy != NULL) {
         all[count++] = (struct config_override){"plan.policy", name};
     }
-    if (policy_is_fixed(name)) {
+    if (scenario_policy_is_fixed(name)) {
         all[count++] = (struct config_override){"plan.step_tokens", "auto"};
     }
     if (layouts[0] != '\0') {

@@ -42,13 +42,17 @@ int scenario_add_corpus(struct scenario *scenario, const char *prefix, const cha
 int scenario_open(struct scenario *scenario, struct error *error);
 void scenario_close(struct scenario *scenario);
 
-/* Where the documents come from, for people: "wlb128k", the file, or "corpus". */
+/* Where the documents come from, for people: "wlb128k", the file, the prefix of the one corpus
+ * that was added, or "corpus". */
 const char *scenario_source(const struct scenario *scenario);
 
 /* The config of a policy and seed over the scenario, as trial_open takes them; policy NULL: the
  * config's own. The caller destroys it. Refuses what the config refuses. */
 int scenario_config(const struct scenario *scenario, const char *policy, const char *seed,
                     struct config **out, struct error *error);
+
+/* Whether a policy (as trial_open takes it) fills windows of fixed size, for which it cuts. */
+bool scenario_policy_is_fixed(const char *name);
 
 /* Whether the documents come to an end. */
 bool scenario_ends(const struct scenario *scenario, const struct config *config);

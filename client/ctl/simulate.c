@@ -19,6 +19,20 @@ static uint64_t warm_up_of(const struct simulation *simulation, const struct con
                : scenario_warm_up(&simulation->scenario, config, simulation->options.steps);
 }
 
+static bool policy_is_plain(const char *policy) {
+    return strncmp(policy, "plain", 5) == 0 && (policy[5] == '\0' || policy[5] == '@');
+}
+
+/* Whether there is plain packing to compare with. */
+static bool simulation_compares(const struct simulation *simulation) {
+    for (size_t p = 0; p < simulation->policy_count; p++) {
+        if (policy_is_plain(simulation->policies[p])) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static int row_measure(struct simulation *simulation, const char *policy, const char *seed,
                        struct row *row) {
     struct error *error = &simulation->ctl->error;
@@ -27,6 +41,7 @@ static int row_measure(struct simulation *simulation, const char *policy, const 
     int rc = trial_open(&trial, &simulation->scenario, policy, seed, error);
     if (rc == 0) {
         options.warm_up = warm_up_of(simulation, trial.config);
+        options.vary = simulation_compares(simulation);
         row->policy = policy;
         row->seed = trial.config->source.order.seed;
         rc = measure(&trial, policy, &options, &row->measured, error);
@@ -51,16 +66,11 @@ static int simulation_exact(struct simulation *simulation, const char *seed) {
     return rc;
 }
 
-static bool row_is_plain(const struct row *row) {
-    return strncmp(row->policy, "plain", 5) == 0 &&
-           (row->policy[5] == '\0' || row->policy[5] == '@');
-}
-
 /* Against the first plain row of the same seed, each variant against plain's own. */
 static void rows_compare(struct row *rows, size_t count) {
     const struct row *plain = NULL;
     for (size_t i = 0; i < count && plain == NULL; i++) {
-        plain = row_is_plain(&rows[i]) ? &rows[i] : NULL;
+        plain = policy_is_plain(rows[i].policy) ? &rows[i] : NULL;
     }
     for (size_t i = 0; i < count && plain != NULL; i++) {
         struct row *row = &rows[i];

@@ -6,10 +6,12 @@
 #include "client/ctl/table.h"
 #include "client/ctl/units.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define ROW_MEMBERS_MAX    64u
 #define STAGE_BOUND_PPM    1100000u
 #define PREDICTION_PPM_MIN 850000u /* over measured: what a right declaration keeps within */
 #define PREDICTION_PPM_MAX 1150000u
@@ -22,6 +24,17 @@ static void gain_cell(struct table *table, bool known, uint64_t ppm) {
     } else {
         table_cell(table, "%s", "");
     }
+}
+
+/* Whether rows do not train the same pieces of documents. */
+static bool rows_cut_unlike(const struct row *rows, size_t count) {
+    bool cut = false;
+    bool whole = false;
+    for (size_t i = 0; i < count; i++) {
+        cut = cut || scenario_policy_is_fixed(rows[i].policy);
+        whole = whole || !scenario_policy_is_fixed(rows[i].policy);
+    }
+    return cut && whole;
 }
 
 /* The seed only where there are several. */
@@ -144,7 +157,7 @@ static void print_provenance(const struct simulation *simulation, const struct r
     if (simulation->measured_step_ns > 0) {
         print_prediction(simulation, &rows[0]);
     }
-    if (!simulation->scenario.cut) {
+    if (!simulation->scenario.cut && rows_cut_unlike(rows, count)) {
         printf("plain and fixed cut documents and so train less attention than the others;\n"
                "--cut sequence gives all of them the same pieces\n");
     }
@@ -169,48 +182,60 @@ void simulate_print(const struct simulation *simulation, const struct row *rows,
     print_provenance(simulation, rows, count);
 }
 
-static void json_speedup(struct json *json, const char *name, bool known, uint64_t ppm) {
-    json_key(json, name);
-    if (known && ppm > 0) {
-        json_u64(json, ppm);
-    } else {
-        json_null(json);
-    }
+/* Of a row's object: a text or a number; null where neither is known. */
+struct row_member {
+    const char *name;
+    const char *text;
+    bool known;
+    uint64_t value;
+};
+
+static int row_member_compare(const void *a, const void *b) {
+    const struct row_member *x = a;
+    const struct row_member *y = b;
+    return strcmp(x->name, y->name);
 }
 
-/* What is not in the outcome, when its turn in the order of names has come. */
-static size_t row_more_json(struct json *json, const struct row *row, size_t at, const char *name) {
-    static const char *const names[] = {"policy",
-                                        "seed",
-                                        "speedup_attention_minus_ppm",
-                                        "speedup_attention_plus_ppm",
-                                        "speedup_chunks_minus_ppm",
-                                        "speedup_chunks_plus_ppm",
-                                        "speedup_ppm"};
-    for (; at < sizeof names / sizeof names[0]; at++) {
-        if (name != NULL && strcmp(names[at], name) > 0) {
-            break;
-        }
-        if (at == 0) {
-            json_member_string(json, names[at], row->policy);
-        } else if (at == 1) {
-            json_member_u64(json, names[at], row->seed);
-        } else {
-            uint64_t ppm = at == 6 ? row->speedup_ppm : row->variants_ppm[at - 2];
-            json_speedup(json, names[at], row->compared, ppm);
-        }
+static struct row_member row_speedup(const struct row *row, const char *name, uint64_t ppm) {
+    return (struct row_member){.name = name, .known = row->compared && ppm > 0, .value = ppm};
+}
+
+/* What is in the outcome and what is not, not yet by name. */
+static size_t row_members(const struct row *row, struct row_member members[ROW_MEMBERS_MAX]) {
+    static const char *const variants[MEASURE_VARIANTS] = {
+        "speedup_attention_minus_ppm", "speedup_attention_plus_ppm", "speedup_chunks_minus_ppm",
+        "speedup_chunks_plus_ppm"};
+    size_t count = 0;
+    assert(outcome_fields() + MEASURE_VARIANTS + 3 <= ROW_MEMBERS_MAX);
+    members[count++] = (struct row_member){.name = "policy", .text = row->policy};
+    members[count++] = (struct row_member){.name = "seed", .known = true, .value = row->seed};
+    members[count++] = row_speedup(row, "speedup_ppm", row->speedup_ppm);
+    for (size_t v = 0; v < MEASURE_VARIANTS; v++) {
+        members[count++] = row_speedup(row, variants[v], row->variants_ppm[v]);
     }
-    return at;
+    for (size_t i = 0; i < outcome_fields(); i++) {
+        members[count++] = (struct row_member){.name = outcome_name(i),
+                                               .known = true,
+                                               .value = outcome_value(&row->measured.outcome, i)};
+    }
+    return count;
 }
 
 static void row_json(struct json *json, const struct row *row) {
-    size_t more = 0;
+    struct row_member members[ROW_MEMBERS_MAX];
+    size_t count = row_members(row, members);
+    qsort(members, count, sizeof members[0], row_member_compare);
     json_object_begin(json);
-    for (size_t i = 0; i < outcome_fields(); i++) {
-        more = row_more_json(json, row, more, outcome_name(i));
-        json_member_u64(json, outcome_name(i), outcome_value(&row->measured.outcome, i));
+    for (size_t i = 0; i < count; i++) {
+        json_key(json, members[i].name);
+        if (members[i].text != NULL) {
+            json_string(json, members[i].text);
+        } else if (members[i].known) {
+            json_u64(json, members[i].value);
+        } else {
+            json_null(json);
+        }
     }
-    (void)row_more_json(json, row, more, NULL);
     json_object_end(json);
 }
 
@@ -272,39 +297,49 @@ static void times_json(struct json *json, const struct step_time_options *times)
     json_object_end(json);
 }
 
+static void prediction_json(struct json *json, const struct simulation *simulation,
+                            const struct row *first) {
+    json_key(json, "measured_step_ns");
+    if (simulation->measured_step_ns > 0) {
+        json_u64(json, simulation->measured_step_ns);
+        json_member_u64(json, "predicted_to_measured_ppm", prediction_ppm(simulation, first));
+    } else {
+        json_null(json);
+        json_key(json, "predicted_to_measured_ppm");
+        json_null(json);
+    }
+}
+
+static void config_json(struct json *json, const struct simulation *simulation,
+                        const struct config *config, const struct row *first) {
+    json_object_begin(json);
+    json_key(json, "calibrated");
+    json_bool(json, simulation->calibrated);
+    json_key(json, "calibration_fit_ppm");
+    if (simulation->log != NULL) {
+        json_u64(json, simulation->fit_ppm);
+    } else {
+        json_null(json);
+    }
+    json_member_string(json, "cut", simulation->scenario.cut ? "sequence" : "whole");
+    prediction_json(json, simulation, first);
+    json_key(json, "settings");
+    settings_json(json, config);
+    json_member_string(json, "source", scenario_source(&simulation->scenario));
+    json_member_u64(json, "steps", simulation->options.steps);
+    json_key(json, "times");
+    times_json(json, &simulation->options.times);
+    json_member_u64(json, "warm_up", simulation->options.warm_up);
+    json_object_end(json);
+}
+
 void simulate_print_json(const struct simulation *simulation, const struct config *config,
                          const struct row *rows, size_t count) {
     struct json json;
     json_init(&json, stdout);
     json_object_begin(&json);
     json_key(&json, "config");
-    json_object_begin(&json);
-    json_key(&json, "calibrated");
-    json_bool(&json, simulation->calibrated);
-    json_key(&json, "calibration_fit_ppm");
-    if (simulation->log != NULL) {
-        json_u64(&json, simulation->fit_ppm);
-    } else {
-        json_null(&json);
-    }
-    json_member_string(&json, "cut", simulation->scenario.cut ? "sequence" : "whole");
-    json_key(&json, "measured_step_ns");
-    if (simulation->measured_step_ns > 0) {
-        json_u64(&json, simulation->measured_step_ns);
-        json_member_u64(&json, "predicted_to_measured_ppm", prediction_ppm(simulation, rows));
-    } else {
-        json_null(&json);
-        json_key(&json, "predicted_to_measured_ppm");
-        json_null(&json);
-    }
-    json_key(&json, "settings");
-    settings_json(&json, config);
-    json_member_string(&json, "source", scenario_source(&simulation->scenario));
-    json_member_u64(&json, "steps", simulation->options.steps);
-    json_key(&json, "times");
-    times_json(&json, &simulation->options.times);
-    json_member_u64(&json, "warm_up", simulation->options.warm_up);
-    json_object_end(&json);
+    config_json(&json, simulation, config, &rows[0]);
     json_key(&json, "exact");
     exact_print_json(&simulation->exact, &json);
     json_key(&json, "rows");
