@@ -32,7 +32,7 @@
 
 /* The name of what plan_step computes. Bumped whenever any plan would change; part of the job
  * digest, so that a newer binary refuses an older job by name instead of drifting. */
-#define PLAN_ALGORITHM_VERSION 3u
+#define PLAN_ALGORITHM_VERSION 4u
 
 /* Largest values of the options. Within them every sum stays within 63 bits, or is refused. */
 #define TOKENS_MAX_LIMIT    (1u << 26)          /* window, tokens_max */
