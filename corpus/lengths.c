@@ -100,11 +100,6 @@ int lengths_read(const char *path, uint32_t **out, uint64_t *count, struct error
     return 0;
 }
 
-/* The overlong rule is for lists; what a distribution draws is cut into parts. */
-static uint32_t lengths_given(const struct lengths_source *source, uint32_t length) {
-    return source->distribution != NULL ? length : corpus_given_length(&source->options, length);
-}
-
 /* Takes the next document: opens it, or counts it as dropped. */
 static void lengths_take(const struct lengths_source *source, struct source_cursor *cursor) {
     struct dataset_cursor *at = &cursor->datasets[0];
@@ -122,7 +117,7 @@ static void lengths_take(const struct lengths_source *source, struct source_curs
             at->epoch++;
         }
     }
-    uint32_t given = lengths_given(source, length);
+    uint32_t given = corpus_given_length(&source->options, length);
     uint32_t lost = length - given;
     at->arrived_documents++;
     at->arrived_tokens += lost;
@@ -187,7 +182,7 @@ static uint32_t lengths_length(const void *context, uint32_t dataset, uint64_t d
                           ? distribution_length(source->distribution, source->options.order.seed,
                                                 document)
                           : source->lengths[document];
-    return lengths_given(source, length);
+    return corpus_given_length(&source->options, length);
 }
 
 static void lengths_set_up(struct lengths_source *source,
@@ -217,7 +212,7 @@ int lengths_source_init(struct lengths_source *source, const uint32_t *lengths, 
                              "plan.tokens_max",
                              i + 1, lengths[i], options->part_limit);
         }
-        given = given || lengths_given(source, lengths[i]) > 0;
+        given = given || corpus_given_length(options, lengths[i]) > 0;
     }
     if (!given) {
         return error_set(error, -EINVAL,
@@ -228,11 +223,20 @@ int lengths_source_init(struct lengths_source *source, const uint32_t *lengths, 
     return 0;
 }
 
-void lengths_source_init_drawn(struct lengths_source *source,
-                               const struct distribution *distribution,
-                               const struct corpus_source_options *options) {
+int lengths_source_init_drawn(struct lengths_source *source,
+                              const struct distribution *distribution,
+                              const struct corpus_source_options *options, struct error *error) {
+    uint32_t longest = distribution_length_max(distribution);
+    if (options->overlong == OVERLONG_REFUSE && longest > options->part_limit) {
+        return error_set(error, -EINVAL,
+                         "documents of %s have up to %" PRIu32 " tokens, over the limit of %" PRIu32
+                         "; set overlong to split, truncate or drop, or raise plan.window or "
+                         "plan.tokens_max",
+                         distribution_name(distribution), longest, options->part_limit);
+    }
     lengths_set_up(source, options);
     source->distribution = distribution;
+    return 0;
 }
 
 static int cut_next(const void *context, struct source_cursor *cursor, uint32_t limit,

@@ -31,11 +31,11 @@ struct lengths_source {
 int lengths_source_init(struct lengths_source *source, const uint32_t *lengths, uint64_t count,
                         const struct corpus_source_options *options, struct error *error);
 
-/* Over a distribution; the seed is options->order.seed, passes do not end. Overlong documents are
- * split. */
-void lengths_source_init_drawn(struct lengths_source *source,
-                               const struct distribution *distribution,
-                               const struct corpus_source_options *options);
+/* Over a distribution; the seed is options->order.seed, passes do not end. Under OVERLONG_REFUSE,
+ * -EINVAL when a document could be overlong. */
+int lengths_source_init_drawn(struct lengths_source *source,
+                              const struct distribution *distribution,
+                              const struct corpus_source_options *options, struct error *error);
 
 /* `inner` with no part across a multiple of `window` (> 0) tokens of the stream. */
 struct cut_source {

@@ -116,6 +116,10 @@ uint32_t distribution_window(const struct distribution *distribution) {
     return distribution->window;
 }
 
+uint32_t distribution_length_max(const struct distribution *distribution) {
+    return distribution->lengths[KNOTS - 1];
+}
+
 /* splitmix64's finalizer (Steele, Lea, Flood, OOPSLA 2014). */
 static uint64_t mix(uint64_t x) {
     x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);

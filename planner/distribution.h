@@ -24,6 +24,9 @@ const char *distribution_name(const struct distribution *distribution);
 /* The context window of the jobs that such documents are trained with, tokens. */
 uint32_t distribution_window(const struct distribution *distribution);
 
+/* The longest that can be drawn, tokens. */
+uint32_t distribution_length_max(const struct distribution *distribution);
+
 /* Tokens of document `index` of the stream `seed`, never 0; may exceed the window. */
 uint32_t distribution_length(const struct distribution *distribution, uint64_t seed,
                              uint64_t index);

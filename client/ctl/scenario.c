@@ -168,9 +168,9 @@ static int trial_source(struct trial *trial, struct scenario *scenario, struct e
     const struct corpus_source_options *reading = &trial->config->source;
     int rc = 0;
     if (scenario->drawn != NULL) {
-        lengths_source_init_drawn(&trial->list, scenario->drawn, reading);
+        rc = lengths_source_init_drawn(&trial->list, scenario->drawn, reading, error);
         trial->source = &trial->list.source;
-        return 0;
+        return rc;
     }
     if (scenario->list != NULL) {
         rc = lengths_source_init(&trial->list, scenario->list, scenario->list_count, reading,

@@ -90,7 +90,9 @@ static void bench_open(struct bench *bench, enum policy policy) {
     struct corpus_source_options reading = {.order = {.seed = 7}, .part_limit = WINDOW};
     bench->options = options_of(policy);
     bench->model = model_of(&bench->options);
-    lengths_source_init_drawn(&bench->source, distribution_find("wlb128k"), &reading);
+    int code = lengths_source_init_drawn(&bench->source, distribution_find("wlb128k"), &reading,
+                                         NULL);
+    assert(code == 0);
     bench->planner = planner_create(&bench->options, &bench->source.source, NULL);
     assert(bench->planner != NULL);
     bench->state = planner_state_create(bench->planner);

@@ -93,13 +93,40 @@ static void a_distribution_does_not_end_and_follows_its_seed(void **state) {
     struct lengths_source source;
     struct stream stream;
     struct document document;
-    lengths_source_init_drawn(&source, wlb128k, &options);
+    assert_int_equal(lengths_source_init_drawn(&source, wlb128k, &options, NULL), 0);
     stream_begin(&stream, &source.source);
     for (uint64_t i = 0; i < 10000; i++) {
         assert_true(stream_next(&stream, &document));
         assert_int_equal(document.document, i);
         assert_int_equal(document.length, distribution_length(wlb128k, 5, i));
         assert_int_equal(source.source.length(&source, 0, i), document.length);
+    }
+}
+
+static void a_distribution_follows_the_overlong_rule(void **state) {
+    (void)state;
+    const struct distribution *wlb128k = distribution_find("wlb128k");
+    const uint32_t longest = distribution_length_max(wlb128k);
+    struct corpus_source_options options = {.order = {.seed = 5}, .part_limit = longest};
+    struct lengths_source source;
+    struct error error = {0};
+    options.overlong = OVERLONG_REFUSE;
+    assert_int_equal(lengths_source_init_drawn(&source, wlb128k, &options, &error), 0);
+    options.part_limit = longest - 1;
+    assert_int_equal(lengths_source_init_drawn(&source, wlb128k, &options, &error), -EINVAL);
+    assert_non_null(strstr(error.text, "wlb128k"));
+    assert_non_null(strstr(error.text, "set overlong"));
+    options.part_limit = 4096;
+    for (enum overlong rule = OVERLONG_SPLIT; rule < OVERLONG_REFUSE; rule++) {
+        options.overlong = rule;
+        assert_int_equal(lengths_source_init_drawn(&source, wlb128k, &options, NULL), 0);
+        for (uint64_t i = 0; i < 1000; i++) {
+            uint32_t length = distribution_length(wlb128k, 5, i);
+            uint32_t given = length <= 4096 || rule == OVERLONG_SPLIT ? length
+                             : rule == OVERLONG_TRUNCATE              ? 4096
+                                                                      : 0;
+            assert_int_equal(source.source.length(&source, 0, i), given);
+        }
     }
 }
 
@@ -208,6 +235,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_list_streams_like_the_corpus_that_has_its_lengths),
         cmocka_unit_test(a_distribution_does_not_end_and_follows_its_seed),
+        cmocka_unit_test(a_distribution_follows_the_overlong_rule),
         cmocka_unit_test(a_cut_stream_has_the_same_tokens_and_a_cut_at_every_window),
         cmocka_unit_test(a_file_holds_one_length_a_line),
         cmocka_unit_test(a_bad_file_is_refused_by_line),

@@ -55,6 +55,7 @@ static const struct refusal shared[] = {
     {"--set", "=3", USAGE, "not SECTION.KEY=VALUE"},
     {"--set", "plan.windows=3", REFUSED, "plan.windows"},
     {"--set", "level.horizon=2", REFUSED, "level.horizon = 2"},
+    {"--set", "corpus.overlong=none", REFUSED, "corpus.overlong = none"},
     {"--set", "plan.step_tokens=99999999", REFUSED, "plan.step_tokens = 99999999"},
     {"--schedule", "zb", USAGE, "none of 1f1b, interleaved, afab"},
     {"--chunks", "-1", USAGE, "--chunks '-1'"},
