@@ -15,7 +15,7 @@ SEEDS = 20 if FULL else 2
 FREQUENT = 12  # a point on the daily path is hit at one of its first so many times
 # What must happen for a point to be reached; the others are reached by serving.
 AT_START = {"lock", "store_opened", "unlink", "listen"}
-AT_START_AFTER_A_STOP = {"checkpoint_before", "checkpoint_after"}
+AT_REST = {"checkpoint_before", "checkpoint_after"}  # of the ranks, when the log has grown
 AT_FIRST_START = {"create_rename"}
 BY_AN_OLD_PLAN = {"fetch", "replay"}
 BY_SIGTERM = {"stop"}
@@ -96,6 +96,12 @@ class Ranks:
 def provoke(world, name):
     if name in BY_SIGTERM:
         world.daemon.send_signal(signal.SIGTERM)
+    elif name in AT_REST:
+        time.sleep(0.7)
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for rank in world.ranks:
+                rank.process.send_signal(number)
+            time.sleep(0.15)
     elif name in BY_AN_OLD_PLAN:
         subprocess.run([os.path.join(os.environ.get("BALLAST_BIN", ""), "ballastctl"), "--socket", world.socket,
                         "--timeout", "2s", "plan", "0"], capture_output=True)
@@ -104,19 +110,18 @@ def provoke(world, name):
 def die_at(world, name, nth):
     """Starts the daemon, which dies at the nth hit of a point."""
     order = f"{name}=kill@{nth}"
-    world.start(ready=False, bin_dir=BIN_ASAN, environment={"BALLAST_FAILPOINTS": order})
+    world.start(ready=name in BY_SIGTERM | BY_AN_OLD_PLAN, bin_dir=BIN_ASAN,
+                environment={"BALLAST_FAILPOINTS": order})
     deadline = time.monotonic() + 30
     while world.daemon.poll() is None:
-        if name in BY_SIGTERM | BY_AN_OLD_PLAN and os.path.exists(world.socket):
-            time.sleep(0.1)
-            provoke(world, name)
+        provoke(world, name)
         assert time.monotonic() < deadline, f"{order} is never reached"
         time.sleep(0.005)
     assert world.daemon.returncode == -signal.SIGKILL, f"{order}: exited {world.daemon.returncode}"
 
 
 def hits_of(name, rng):
-    once = AT_START | AT_START_AFTER_A_STOP | AT_FIRST_START | BY_AN_OLD_PLAN | BY_SIGTERM
+    once = AT_START | AT_REST | AT_FIRST_START | BY_AN_OLD_PLAN | BY_SIGTERM
     return rng.randint(1, 8 if name in ("hello", "descriptor") else 1 if name in once else FREQUENT)
 
 
@@ -135,9 +140,6 @@ def test_killed_at_every_failpoint_nothing_is_lost_reordered_or_changed():
         order = [name for name in points if name not in AT_FIRST_START] * SEEDS
         rng.shuffle(order)
         for name in order:
-            if name in AT_START_AFTER_A_STOP:
-                world.start(bin_dir=BIN_ASAN)
-                world.stop()
             die_at(world, name, hits_of(name, rng))
             died += 1
             if rng.random() < 0.2 or died == len(order):
@@ -165,7 +167,7 @@ def test_an_error_at_every_failpoint_changes_nothing():
             if name in AT_FIRST_START:
                 continue
             world.wait_for(lambda: ranks.acknowledged() > 3, "all ranks are served")
-            world.stop() if name in AT_START_AFTER_A_STOP else world.kill()
+            world.kill()
             acknowledged = ranks.acknowledged()
             world.start(ready=False, bin_dir=BIN_ASAN,
                         environment={"BALLAST_FAILPOINTS": f"{name}={code}@{hits_of(name, rng)}"})

@@ -351,7 +351,7 @@ static bool item_intact(const struct rank *rank, const struct item *item) {
     uint64_t generation = atomic_load(
         &((const struct slot_header *)(const void *)item_slot(item))->generation);
     bool held = item->connection == rank->connection && rank->wire != NULL &&
-                !rank->wire->daemon_gone;
+                !rank->wire->daemon_gone && rank->generation == sim.daemon->generation.number;
     if (generation != item->generation) {
         sim_check(!held, "rank %u holds step %llu.%u and its slot is reused", rank->number,
                   (unsigned long long)item->step, item->index);
