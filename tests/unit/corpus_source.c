@@ -226,6 +226,82 @@ static void ties_go_to_the_lower_dataset(void **state) {
     assert_ends(&stream);
 }
 
+/* Tokens that the next `parts` parts have of each dataset. */
+static void count_parts(struct stream *stream, uint32_t parts, uint32_t tokens[3]) {
+    memset(tokens, 0, 3 * sizeof tokens[0]);
+    for (uint32_t i = 0; i < parts; i++) {
+        struct document part;
+        const struct document_source *source = &stream->source.source;
+        assert_int_equal(source->next(source->context, &stream->cursor, 9, &part), 1);
+        tokens[part.dataset] += part.length;
+    }
+}
+
+/* What the planner does where a section with new weights begins. */
+static void next_blend(struct stream *stream) {
+    stream->cursor.blend++;
+    for (uint32_t i = 0; i < 3; i++) {
+        stream->datasets[i].stream_tokens = 0;
+    }
+}
+
+static void an_appended_dataset_takes_its_share_and_does_not_catch_up(void **state) {
+    (void)state;
+    static const uint64_t weights[] = {3, 1, 0, 1, 1, 2, 5, 2, 1};
+    static uint32_t lengths[2000];
+    struct corpus_source_options options = in_file_order;
+    struct stream stream;
+    uint32_t tokens[3];
+    for (size_t i = 0; i < 2000; i++) {
+        lengths[i] = 1;
+    }
+    options.weights = weights;
+    options.blends = 3;
+    struct catalog_entry entries[] = {entry_write(0, 3, lengths, 2000),
+                                      entry_write(1, 1, lengths, 2000),
+                                      entry_write(2, 9, lengths, 2000)};
+    assert_int_equal(stream_open(&stream, entries, 3, &options), 0);
+    count_parts(&stream, 400, tokens);
+    assert_memory_equal(tokens, ((uint32_t[3]){300, 100, 0}), sizeof tokens);
+    next_blend(&stream);
+    count_parts(&stream, 40, tokens); /* at once, and not only the new one */
+    assert_memory_equal(tokens, ((uint32_t[3]){10, 10, 20}), sizeof tokens);
+    next_blend(&stream);
+    count_parts(&stream, 80, tokens);
+    assert_memory_equal(tokens, ((uint32_t[3]){50, 20, 10}), sizeof tokens);
+    assert_int_equal(corpus_source_check(&stream.source, &stream.cursor, NULL), 0);
+    next_blend(&stream);
+    assert_int_equal(corpus_source_check(&stream.source, &stream.cursor, &stream.error), -EBADMSG);
+    assert_non_null(strstr(stream.error.text, "weights number 3, the config has 3"));
+    catalog_close(stream.catalog);
+}
+
+/* The stream has an end before the section that goes on, and there must be something to begin. */
+static void a_blend_ends_with_its_own_datasets(void **state) {
+    (void)state;
+    static const uint64_t weights[] = {1, 0, 1, 1};
+    static const uint32_t lengths[] = {4, 4, 4};
+    struct corpus_source_options options = in_file_order;
+    struct stream stream;
+    options.weights = weights;
+    options.blends = 2;
+    struct catalog_entry entries[] = {entry_write(0, 1, lengths, 3), entry_write(1, 1, lengths, 2)};
+    assert_int_equal(stream_open(&stream, entries, 2, &options), 0);
+    for (uint64_t i = 0; i < 3; i++) {
+        assert_gives(&stream, 9, i, 0, 4);
+    }
+    struct document part;
+    const struct document_source *source = &stream.source.source;
+    assert_int_equal(source->next(source->context, &stream.cursor, 9, &part), 0);
+    next_blend(&stream);
+    assert_gives(&stream, 9, 0, 0, 4);
+    assert_gives(&stream, 9, 1, 0, 4);
+    assert_ends(&stream);
+    struct catalog_entry nothing[] = {entry_write(0, 1, lengths, 0), entry_write(1, 1, lengths, 2)};
+    assert_int_equal(stream_open(&stream, nothing, 2, &options), -EINVAL);
+    catalog_close(stream.catalog);
+}
+
 static void passes_read_in_different_orders(void **state) {
     (void)state;
     static uint32_t lengths[64];
@@ -309,6 +385,8 @@ int main(void) {
         cmocka_unit_test(dataset_without_documents_is_left_out),
         cmocka_unit_test(finished_dataset_leaves_the_rest_in_proportion),
         cmocka_unit_test(ties_go_to_the_lower_dataset),
+        cmocka_unit_test(an_appended_dataset_takes_its_share_and_does_not_catch_up),
+        cmocka_unit_test(a_blend_ends_with_its_own_datasets),
         cmocka_unit_test(passes_read_in_different_orders),
         cmocka_unit_test(impossible_cursors_are_refused),
     };
