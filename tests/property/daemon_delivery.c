@@ -21,6 +21,7 @@
 
 #include <cmocka.h>
 
+#define SPANS      4u
 #define RANKS_MAX  8u
 #define HELD_MAX   16u
 #define STEPS      12u
@@ -50,7 +51,7 @@ static struct {
     uint64_t seed;
     uint64_t random;
     uint32_t rank_count;
-    uint32_t micro_batches; /* per replica */
+    struct roster_span spans[SPANS];
     uint64_t now_ns;
     uint64_t planned;
     struct rank ranks[RANKS_MAX];
@@ -101,7 +102,8 @@ static const struct reader_ops fake_reader_ops = {.submit = fake_submit, .reap =
 /* Plans: a few documents for every micro-batch, by a hash of where it stands; some have none. */
 
 static struct step_plan *make_plan(uint64_t step) {
-    uint32_t count = sim.roster.mesh.dp * sim.micro_batches;
+    uint32_t micro_batches = roster_micro_batches(&sim.roster, step);
+    uint32_t count = sim.roster.mesh.dp * micro_batches;
     struct step_plan *plan = step_plan_create(count, 1, 3 * count, 0);
     assert_non_null(plan);
     plan->step = step;
@@ -112,8 +114,8 @@ static struct step_plan *make_plan(uint64_t step) {
         uint64_t hash = step * 1000 + i;
         uint32_t documents = (uint32_t)(splitmix_next(&hash) % 4);
         struct micro_batch *micro_batch = &plan->micro_batches[i];
-        *micro_batch = (struct micro_batch){.dp = i / sim.micro_batches,
-                                            .index = i % sim.micro_batches,
+        *micro_batch = (struct micro_batch){.dp = i / micro_batches,
+                                            .index = i % micro_batches,
                                             .document_begin = plan->document_count,
                                             .document_count = documents,
                                             .shard_begin = i};
@@ -168,7 +170,8 @@ static void take_event(struct rank *rank, Ballast__V1__StreamResponse *event) {
         return;
     case BALLAST__V1__STREAM_RESPONSE__EVENT_END_OF_STEP:
         assert_int_equal(event->end_of_step->step, rank->step);
-        assert_int_equal(rank->index, sim.micro_batches);
+        assert_int_equal(rank->index, event->end_of_step->micro_batches);
+        assert_int_equal(rank->index, roster_micro_batches(&sim.roster, rank->step));
         rank->step++;
         rank->index = 0;
         break;
@@ -448,8 +451,8 @@ static void chaos(void) {
 static bool everybody_has(uint32_t dp, const Ballast__V1__BatchId *id) {
     for (uint32_t i = 0; i < sim.rank_count; i++) {
         const struct rank *rank = &sim.ranks[i];
-        if (rank->place.dp == dp && rank->step * sim.micro_batches + rank->index <=
-                                        id->step * sim.micro_batches + id->index) {
+        if (rank->place.dp == dp && roster_place(&sim.roster, rank->step, rank->index) <=
+                                        roster_place(&sim.roster, id->step, id->index)) {
             return false;
         }
     }
@@ -475,6 +478,20 @@ static bool peace(void) {
     return done;
 }
 
+/* Every few steps there are other micro-batches. */
+static void sim_span(void) {
+    for (uint32_t i = 0; i < SPANS; i++) {
+        struct roster_span *span = &sim.spans[i];
+        *span = (struct roster_span){.micro_batches = splitmix_between(&sim.random, 1, 4)};
+        if (i > 0) {
+            uint64_t steps = splitmix_between(&sim.random, 1, 6);
+            span->step = span[-1].step + steps;
+            span->position = span[-1].position + steps * span[-1].micro_batches;
+        }
+    }
+    roster_set_spans(&sim.roster, sim.spans, splitmix_between(&sim.random, 1, SPANS));
+}
+
 static void sim_open(uint64_t seed) {
     static const uint8_t local[2] = {1, 1};
     memset(sim.ranks, 0, sizeof sim.ranks);
@@ -482,7 +499,6 @@ static void sim_open(uint64_t seed) {
     struct rank_place mesh = {.dp = splitmix_between(&sim.random, 1, 2), .pp = 1, .tp = 1};
     mesh.cp = splitmix_between(&sim.random, 1, 4);
     uint32_t slots = splitmix_between(&sim.random, 2, 8);
-    sim.micro_batches = splitmix_between(&sim.random, 1, 4);
     sim.rank_count = mesh.dp * mesh.cp;
     sim.now_ns = 1;
     sim.planned = 0;
@@ -498,8 +514,8 @@ static void sim_open(uint64_t seed) {
         .plannable_step = STEPS, .durable_step = STEPS, .durable_committed_step = STEPS};
     sim.reader = (struct reader){.ops = &fake_reader_ops};
     arena_init(&sim.arena, 1 << 20);
-    assert_int_equal(
-        roster_init(&sim.roster, &mesh, local, sim.micro_batches, LEASE_NS, 0, sim.now_ns), 0);
+    assert_int_equal(roster_init(&sim.roster, &mesh, local, 1, LEASE_NS, 0, sim.now_ns), 0);
+    sim_span();
     assert_int_equal(slab_open(&sim.slab, mesh.dp, slots, SLOT_BYTES, NULL), 0);
     sim.world = (struct session_world){.ops = &sim_ops,
                                        .job = &sim.job,
