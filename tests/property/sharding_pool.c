@@ -167,7 +167,7 @@ static struct pool_shape random_shape(uint64_t *random) {
 
 static void random_pools_compute_each_pair_once(void **state) {
     (void)state;
-    uint32_t worlds = full() ? 20000 : 600;
+    uint32_t worlds = full() ? 8000 : 600;
     for (uint64_t seed = 1; seed <= worlds; seed++) {
         uint64_t random = seed;
         struct pool_shape shape = random_shape(&random);
@@ -207,6 +207,43 @@ static void extreme_sequences_compute_each_pair_once(void **state) {
     lengths[TOKENS + 1] = 1;
     for (enum world_homes homes = 0; homes < HOMES; homes++) {
         try_pool(&shape, lengths, counts, homes, 1);
+    }
+}
+
+/* Thousands of rows a sequence: too many to place literally, all are executed. */
+static void large_random_pools_compute_each_pair_once(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= (full() ? 200 : 6); seed++) {
+        static uint32_t lengths[SEQUENCES_MAX * 1000];
+        uint64_t random = seed;
+        struct pool_shape shape = random_shape(&random);
+        uint32_t counts[SEQUENCES_MAX] = {0};
+        uint32_t documents = 0;
+        shape.block_rows = splitmix_between(&random, 16, 512);
+        for (uint32_t s = 0; s < shape.sequences; s++) {
+            for (uint32_t rows = 0; rows < 3000 && counts[s] < 1000; counts[s]++) {
+                bool heavy = splitmix_between(&random, 0, 30) == 0;
+                uint32_t length = splitmix_between(&random, 1, heavy ? 3000 : 60);
+                lengths[documents++] = length;
+                rows += length;
+            }
+        }
+        struct pool_world world;
+        struct pool_outcome outcome;
+        const struct pool_exchange_options options = {true, seed % 2 == 0};
+        pool_world_init(&world, &shape, lengths, counts, (enum world_homes)(seed % HOMES), seed);
+        pool_plan(&world.pool, &world.tiles, options.chain, world.scratch, world.workers,
+                  world.loads, world.links, &outcome);
+        pool_world_exchange(&world, &options);
+        const char *fault = pool_world_fault(&world, true);
+        if (fault != NULL) {
+            print_error("large, seed %" PRIu64 ": ", seed);
+            shape_say(&world, fault);
+        }
+        assert_null(fault);
+        assert_true(loads_are_bounded(&world));
+        assert_int_equal(outcome.transfers, world.transfer_count);
+        pool_world_deinit(&world);
     }
 }
 
@@ -288,6 +325,7 @@ int main(void) {
         cmocka_unit_test(every_small_pool_computes_each_pair_once),
         cmocka_unit_test(random_pools_compute_each_pair_once),
         cmocka_unit_test(extreme_sequences_compute_each_pair_once),
+        cmocka_unit_test(large_random_pools_compute_each_pair_once),
         cmocka_unit_test(a_pool_of_nothing_has_no_tiles),
         cmocka_unit_test(one_block_and_one_head_shard_stay_at_home),
         cmocka_unit_test(the_plan_is_the_best_candidate),
