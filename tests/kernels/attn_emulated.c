@@ -10,8 +10,9 @@
 
 #include <cmocka.h>
 
-#define SEEDS 20u /* 5 for the other head dimension, whose schedules are the same, without --full  \
-                   */
+#define SEEDS                                                                                      \
+    20u /* 5 for the other head dimension, whose schedules are the same, without --full            \
+         */
 
 static void check(struct attn_world *world) {
     struct attn_errors errors = {0};

@@ -29,23 +29,29 @@ static void *allocate(size_t count, size_t size) {
 /* Operands with rows far apart: only their rows are ever looked at. */
 #define SPARSE_ELEMENTS ((size_t)1 << 24)
 
-static void *operand_allocate(size_t elements, size_t size) {
-    if (elements < SPARSE_ELEMENTS) {
-        return allocate(elements, size);
+static void *host_allocate(size_t bytes) {
+    if (bytes < SPARSE_ELEMENTS) {
+        return allocate(bytes, 1);
     }
-    void *memory = mmap(NULL, elements * size, PROT_READ | PROT_WRITE,
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     assert(memory != MAP_FAILED);
     return memory;
 }
 
-static void operand_free(void *memory, size_t elements, size_t size) {
-    if (elements < SPARSE_ELEMENTS) {
+static void host_release(void *memory, size_t bytes) {
+    if (bytes < SPARSE_ELEMENTS) {
         free(memory);
-    } else if (memory != NULL) {
-        (void)munmap(memory, elements * size);
+    } else {
+        (void)munmap(memory, bytes);
     }
 }
+
+static const char *host_finish(void) {
+    return NULL;
+}
+
+struct attn_memory attn_memory = {host_allocate, host_release, host_finish};
 
 /* Elements that are looked at when nothing should be written: all, or none when sparse. */
 static size_t operand_scanned(const struct attn_operand *operand) {
@@ -66,15 +72,18 @@ static void operand_open(struct attn_operand *operand, const struct attn_problem
     operand->elements = (size_t)operand->row_stride * rows + 1;
     operand->exact = allocate(packed_elements(operand, head_dim) + 1, sizeof(double));
     if (floats) {
-        operand->floats = operand_allocate(operand->elements, sizeof(float));
+        operand->floats = attn_memory.allocate(operand->elements * sizeof(float));
     } else {
-        operand->bf16 = operand_allocate(operand->elements, sizeof(uint16_t));
+        operand->bf16 = attn_memory.allocate(operand->elements * sizeof(uint16_t));
     }
 }
 
 static void operand_close(struct attn_operand *operand) {
-    operand_free(operand->bf16, operand->elements, sizeof(uint16_t));
-    operand_free(operand->floats, operand->elements, sizeof(float));
+    if (operand->floats != NULL) {
+        attn_memory.release(operand->floats, operand->elements * sizeof(float));
+    } else {
+        attn_memory.release(operand->bf16, operand->elements * sizeof(uint16_t));
+    }
     free(operand->exact);
 }
 
@@ -174,13 +183,13 @@ static void world_plan(struct attn_world *world) {
         printf("%s: %s\n", problem->name, error.text);
     }
     assert(result == 0);
-    void *lists = allocate(world->plan.lists_bytes, 1); /* as a device's copy: aligned */
+    void *lists = attn_memory.allocate(world->plan.lists_bytes + 1);
     memcpy(lists, world->plan.lists, world->plan.lists_bytes);
     free(world->plan_memory);
     world->plan_memory = lists;
     world->plan.lists = lists;
     world->workspace_bytes = ballast_attn_workspace_bytes(&world->plan, problem->flags);
-    world->workspace = allocate(world->workspace_bytes, 1);
+    world->workspace = attn_memory.allocate(world->workspace_bytes + 1);
 }
 
 void attn_world_open(struct attn_world *world, const struct attn_problem *problem) {
@@ -198,7 +207,7 @@ void attn_world_open(struct attn_world *world, const struct attn_problem *proble
     operand_open(&world->dk, problem, shape->kv_rows, shape->kv_heads, floats);
     operand_open(&world->dv, problem, shape->kv_rows, shape->kv_heads, floats);
     size_t q_places = (size_t)shape->q_rows * shape->q_heads + 1;
-    world->lse = allocate(q_places, sizeof *world->lse);
+    world->lse = attn_memory.allocate(q_places * sizeof *world->lse);
     world->lse_exact = allocate(q_places, sizeof *world->lse_exact);
     world->covered = allocate(q_places, sizeof *world->covered);
     world->key_covered = allocate((size_t)shape->kv_rows * shape->kv_heads + 1, 1);
@@ -227,12 +236,12 @@ void attn_world_close(struct attn_world *world) {
     operand_close(&world->dq);
     operand_close(&world->dk);
     operand_close(&world->dv);
-    free(world->lse);
+    attn_memory.release(world->lse, ((size_t)world->o.rows * world->o.heads + 1) * sizeof(float));
     free(world->lse_exact);
     free(world->covered);
     free(world->key_covered);
-    free(world->plan_memory);
-    free(world->workspace);
+    attn_memory.release(world->plan_memory, world->plan.lists_bytes + 1);
+    attn_memory.release(world->workspace, world->workspace_bytes + 1);
 }
 
 static struct ballast_attn_tensor tensor_of(const struct attn_operand *operand) {
@@ -355,6 +364,10 @@ const char *attn_world_forward(struct attn_world *world, struct attn_errors *err
     if (ballast_attn_forward(world->attn, &call, &error) != 0) {
         return complain(world, "%s", error.text);
     }
+    const char *late = attn_memory.finish();
+    if (late != NULL) {
+        return complain(world, "forward: %s", late);
+    }
     const char *wrong = lse_compare(world, &errors->lse);
     return wrong != NULL
                ? wrong
@@ -370,6 +383,10 @@ const char *attn_world_backward(struct attn_world *world, struct attn_errors *er
     operand_poison(&world->dv);
     if (ballast_attn_backward(world->attn, &call, &error) != 0) {
         return complain(world, "%s", error.text);
+    }
+    const char *late = attn_memory.finish();
+    if (late != NULL) {
+        return complain(world, "backward: %s", late);
     }
     const char *wrong = operand_compare(world, "dq", &world->dq, world->covered, GRAD_ERROR_MAX,
                                         &errors->dq);

@@ -33,6 +33,17 @@ struct attn_operand {
     double *exact; /* packed: the input, or the reference's answer */
 };
 
+/* Where what a launch touches lives, and how to wait for one: host memory and not at all, unless a
+ * program for a device says otherwise. `allocate` returns 64-byte aligned memory that the host can
+ * use as well; `finish` returns NULL or what went wrong. */
+struct attn_memory {
+    void *(*allocate)(size_t bytes);
+    void (*release)(void *memory, size_t bytes);
+    const char *(*finish)(void);
+};
+
+extern struct attn_memory attn_memory;
+
 struct attn_world {
     const struct attn_problem *problem;
     struct attn_operand q, k, v, o, d_o, dq, dk, dv;

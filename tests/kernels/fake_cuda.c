@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { SUCCESS, INVALID_VALUE, NOT_INITIALIZED = 3, NOT_FOUND = 500, LAUNCH_FAILED = 719 };
 
@@ -36,7 +37,8 @@ static int call_result(void) {
     X(attn_backward_d128)                                                                          \
     X(attn_backward_keys_d128)                                                                     \
     X(attn_backward_queries_d128)                                                                  \
-    X(attn_finish_d128)
+    X(attn_finish_d128)                                                                            \
+    X(attn_probes)
 
 #define X(name) emulator_kernel name;
 KERNELS(X)
@@ -53,6 +55,15 @@ static struct function {
 };
 
 int cuInit(unsigned flags);
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuCtxSetCurrent(void *context);
+int cuCtxSynchronize(void);
+int cuMemAllocManaged(void **memory, size_t bytes, unsigned flags);
+int cuMemFree_v2(void *memory);
+int cuEventCreate(void **event, unsigned flags);
+int cuEventRecord(void *event, void *stream);
+int cuEventSynchronize(void *event);
+int cuEventElapsedTime(float *ms, void *start, void *end);
 int cuGetErrorName(int result, const char **name);
 int cuCtxGetDevice(int *device);
 int cuDeviceGetAttribute(int *value, int attribute, int device);
@@ -162,4 +173,51 @@ int cuTensorMapEncodeTiled(struct tensor_map *map, int type, uint32_t rank, void
         return INVALID_VALUE;
     }
     return call_result();
+}
+
+/* What only tests/gpu/attn_device asks for, so that it can be tried without a device. */
+
+int cuDevicePrimaryCtxRetain(void **context, int device) {
+    if (fake_cuda.sms == 0) {
+        fake_cuda_reset(); /* a program that does not know that this is a fake */
+    }
+    *context = &fake_cuda;
+    return device;
+}
+
+int cuCtxSetCurrent(void *context) {
+    return context == &fake_cuda ? SUCCESS : INVALID_VALUE;
+}
+
+int cuCtxSynchronize(void) {
+    return SUCCESS;
+}
+
+int cuMemAllocManaged(void **memory, size_t bytes, unsigned flags) {
+    *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    return *memory == NULL || flags != 1 ? INVALID_VALUE : SUCCESS;
+}
+
+int cuMemFree_v2(void *memory) {
+    free(memory);
+    return SUCCESS;
+}
+
+int cuEventCreate(void **event, unsigned flags) {
+    *event = &fake_cuda;
+    return (int)flags;
+}
+
+int cuEventRecord(void *event, void *stream) {
+    (void)stream;
+    return event == &fake_cuda ? SUCCESS : INVALID_VALUE;
+}
+
+int cuEventSynchronize(void *event) {
+    return event == &fake_cuda ? SUCCESS : INVALID_VALUE;
+}
+
+int cuEventElapsedTime(float *ms, void *start, void *end) {
+    *ms = 1;
+    return start == end ? SUCCESS : INVALID_VALUE;
 }

@@ -1,0 +1,437 @@
+/* attn_device: what a device is asked, in the order in which a failure is cheapest.
+ *
+ *   attn_device probes     single instructions against the emulator's answers
+ *   attn_device check      every problem of the kernels' tests against the reference
+ *   attn_device time       useful TFLOP/s, median of 10, of whole documents and fragments
+ *
+ * Buffers are managed memory, so that the tests' own world runs on them unchanged; timed ones are
+ * touched by the device before the clock starts. Prints a closing line with what passed. */
+#include "gpu_attn/driver.h"
+#include "gpu_attn/reference.h"
+#include "tests/gpu/probes.h"
+#include "tests/kernels/attn_problems.h"
+#include "tests/property/splitmix.h"
+
+#include <assert.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define RUNS 10
+
+/* The world names its schedule in complaints; a device has only its own. */
+struct fake_cuda fake_cuda;
+
+/* What the launcher does not need of the driver. */
+static struct {
+    int (*context_retain)(void **context, int device);
+    int (*context_set)(void *context);
+    int (*context_wait)(void);
+    int (*allocate_managed)(void **memory, size_t bytes, unsigned flags);
+    int (*memory_free)(void *memory);
+    int (*event_create)(void **event, unsigned flags);
+    int (*event_record)(void *event, void *stream);
+    int (*event_wait)(void *event);
+    int (*event_elapsed_ms)(float *ms, void *start, void *end);
+} cuda;
+
+static struct attn_driver driver;
+static int passed;
+static int failed;
+
+static void require(int result, const char *doing) {
+    struct ballast_attn_error error = {0};
+    if (attn_driver_check(&driver, result, doing, &error) != 0) {
+        printf("%s\n", error.text);
+        exit(2);
+    }
+}
+
+static void find(void *function, const char *name) {
+    void *found = dlsym(driver.library, name);
+    if (found == NULL) {
+        printf("the driver has no %s\n", name);
+        exit(2);
+    }
+    memcpy(function, &found, sizeof found);
+}
+
+static void *device_allocate(size_t bytes) {
+    void *memory = NULL;
+    require(cuda.allocate_managed(&memory, bytes, 1), "managed memory");
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+static void device_release(void *memory, size_t bytes) {
+    (void)bytes;
+    (void)cuda.memory_free(memory);
+}
+
+static const char *device_finish(void) {
+    static struct ballast_attn_error error;
+    int result = attn_driver_check(&driver, cuda.context_wait(), "the kernel", &error);
+    return result == 0 ? NULL : error.text;
+}
+
+static void device_open(void) {
+    struct ballast_attn_error error = {0};
+    void *context = NULL;
+    if (attn_driver_open(&driver, &error) != 0) {
+        printf("%s\n", error.text);
+        exit(2);
+    }
+    find(&cuda.context_retain, "cuDevicePrimaryCtxRetain");
+    find(&cuda.context_set, "cuCtxSetCurrent");
+    find(&cuda.context_wait, "cuCtxSynchronize");
+    find(&cuda.allocate_managed, "cuMemAllocManaged");
+    find(&cuda.memory_free, "cuMemFree_v2");
+    find(&cuda.event_create, "cuEventCreate");
+    find(&cuda.event_record, "cuEventRecord");
+    find(&cuda.event_wait, "cuEventSynchronize");
+    find(&cuda.event_elapsed_ms, "cuEventElapsedTime");
+    require(cuda.context_retain(&context, 0), "the device's context");
+    require(cuda.context_set(context), "the device's context");
+    attn_memory = (struct attn_memory){device_allocate, device_release, device_finish};
+}
+
+static void report(const char *what, const char *wrong) {
+    passed += wrong == NULL;
+    failed += wrong != NULL;
+    printf("%-40s %s\n", what, wrong == NULL ? "ok" : wrong);
+    (void)fflush(stdout);
+}
+
+/* Probes. */
+
+struct probe_memory {
+    uint16_t *a;
+    uint16_t *b;
+    float *sums;
+    float *out;
+};
+
+#define PROBE_OUT ((size_t)PROBE_FORMS * 128 * PROBE_VALUES)
+
+static struct probe_memory probe_memory_fill(void) {
+    struct probe_memory memory = {
+        .a = device_allocate(64 * 64 * sizeof(uint16_t)),
+        .b = device_allocate(PROBE_ROWS * 128 * sizeof(uint16_t)),
+        .sums = device_allocate(64 * 32 * sizeof(float)),
+        .out = device_allocate(PROBE_OUT * sizeof(float)),
+    };
+    for (int i = 0; i < PROBE_ROWS * 128; i++) {
+        memory.b[i] = (uint16_t)bf16_of((float)((i / 128 * 5 + i % 128 * 3) % 9 - 4));
+        if (i < 64 * 64) {
+            memory.a[i] = (uint16_t)bf16_of((float)((i / 64 * 3 + i % 64 * 7) % 9 - 4));
+        }
+    }
+    return memory;
+}
+
+/* The maps of attn_probes, by the driver's encoder or the emulator's. */
+static int probe_encode(struct tensor_map *map, int type, void *base, uint32_t columns,
+                        uint32_t rows, uint32_t box_rows, bool emulated) {
+    uint32_t bytes = type == DRIVER_FLOAT32 ? 4 : 2;
+    uint64_t size[3] = {columns, 1, rows};
+    uint64_t stride_bytes[2] = {columns * bytes, columns * bytes};
+    uint32_t box[3] = {128 / bytes, 1, box_rows};
+    uint32_t one[3] = {1, 1, 1};
+    return emulated ? emulator_encode(map, base, bytes, size, stride_bytes, box)
+                    : driver.encode(map, type, 3, base, size, stride_bytes, box, one, 0,
+                                    DRIVER_SWIZZLE_128B, DRIVER_PROMOTE_256B, 0);
+}
+
+static struct probe_params probe_params_of(const struct probe_memory *memory, bool emulated) {
+    struct probe_params params = {.out = memory->out};
+    require(probe_encode(&params.a, DRIVER_BFLOAT16, memory->a, 64, 64, 64, emulated), "map of A");
+    require(
+        probe_encode(&params.b, DRIVER_BFLOAT16, memory->b, 128, PROBE_ROWS, PROBE_ROWS, emulated),
+        "map of B");
+    require(probe_encode(&params.sums, DRIVER_FLOAT32, memory->sums, 32, 60, 64, emulated),
+            "map of sums");
+    return params;
+}
+
+static void probes_launch(struct probe_params *params) {
+    void *module = NULL;
+    void *function = NULL;
+    void *arguments[1] = {params};
+    static unsigned char image[1 << 20];
+    const char *path = getenv("BALLAST_PROBES") != NULL ? getenv("BALLAST_PROBES") : PROBES_FATBIN;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL || fread(image, 1, sizeof image, file) == 0) {
+        printf("cannot read %s\n", path);
+        exit(2);
+    }
+    (void)fclose(file);
+    require(driver.module_load(&module, image), "loading the probes");
+    require(driver.module_function(&function, module, "attn_probes"), "attn_probes");
+    require(driver.function_set(function, DRIVER_SHARED_BYTES, PROBE_SHARED), "shared memory");
+    require(driver.launch(function, 1, 1, 1, 128, 1, 1, PROBE_SHARED, NULL, arguments, NULL),
+            "launching the probes");
+    require(cuda.context_wait(), "the probes");
+}
+
+static const char *probe_compare(const float *got, const float *want, size_t count) {
+    static char text[128];
+    for (size_t i = 0; i < count; i++) {
+        if (memcmp(&got[i], &want[i], sizeof got[i]) != 0) {
+            (void)snprintf(text, sizeof text, "thread %zu, value %zu: %g, the emulator has %g",
+                           i / PROBE_VALUES, i % PROBE_VALUES, (double)got[i], (double)want[i]);
+            return text;
+        }
+    }
+    return NULL;
+}
+
+static void run_probes(void) {
+    static const char *const names[PROBE_FORMS] = {
+        "wgmma, both shared, K-major, 128 columns", "wgmma, both shared, K-major, 64 columns",
+        "wgmma, both shared, M- and N-major",       "wgmma, A in registers, 128 columns",
+        "wgmma, A in registers, 64 columns",        "TMA box, 128-byte swizzle"};
+    struct probe_memory device = probe_memory_fill();
+    struct probe_memory host = probe_memory_fill();
+    struct probe_params device_params = probe_params_of(&device, false);
+    struct probe_params host_params = probe_params_of(&host, true);
+    struct emulator_launch launch = {.blocks = 1,
+                                     .threads = 128,
+                                     .resident = 1,
+                                     .shared_bytes = PROBE_SHARED,
+                                     .schedule = EMULATOR_EAGER,
+                                     .seed = 1};
+    probes_launch(&device_params);
+    if (emulator_run(&launch, attn_probes, &host_params) != 0) {
+        report("the emulator", emulator_error());
+    }
+    for (size_t form = 0; form < PROBE_FORMS; form++) {
+        size_t at = form * 128 * PROBE_VALUES;
+        report(names[form],
+               probe_compare(device.out + at, host.out + at, (size_t)128 * PROBE_VALUES));
+    }
+    report("bulk addition, clipped", probe_compare(device.sums, host.sums, (size_t)64 * 32));
+}
+
+/* Correctness: the emulated suite's problems, both passes. */
+
+static void check_problem(uint32_t index, uint32_t head_dim, uint32_t flags) {
+    char name[80];
+    struct attn_problem problem;
+    struct attn_world world;
+    struct attn_errors errors = {0};
+    attn_problem_draw(&problem, index, head_dim);
+    problem.flags = flags;
+    attn_world_open(&world, &problem);
+    const char *wrong = attn_world_forward(&world, &errors);
+    if (wrong == NULL) {
+        wrong = attn_world_backward(&world, &errors);
+    }
+    attn_world_close(&world);
+    (void)snprintf(name, sizeof name, "%s, d%u, flags %u", problem.name, head_dim, flags);
+    report(name, wrong);
+    printf("    o %.1e lse %.1e dq %.1e dk %.1e dv %.1e\n", errors.o, errors.lse, errors.dq,
+           errors.dk, errors.dv);
+}
+
+static void run_check(void) {
+    const uint32_t second = BALLAST_ATTN_ZERO_TAILS | BALLAST_ATTN_DETERMINISTIC |
+                            BALLAST_ATTN_FLOAT_DKDV;
+    for (uint32_t head_dim = 64; head_dim <= 128; head_dim += 64) {
+        for (uint32_t i = 0; i < attn_problem_count(); i++) {
+            check_problem(i, head_dim, 0);
+            check_problem(i, head_dim, second);
+        }
+    }
+}
+
+/* Timing. */
+
+struct timed {
+    struct ballast_attn_plan plan;
+    struct ballast_attn_call call;
+    struct ballast_attn *attn;
+    double pairs; /* of one query head */
+};
+
+static struct ballast_attn_tensor timed_tensor(uint32_t rows, uint32_t heads, uint32_t head_dim,
+                                               uint64_t *random) {
+    size_t elements = (size_t)rows * heads * head_dim;
+    uint16_t *data = device_allocate(elements * sizeof *data);
+    for (size_t i = 0; i < elements; i++) {
+        double sum = 0; /* nearly normal; zeros would be too fast */
+        for (int j = 0; j < 4; j++) {
+            sum += (double)splitmix_between(random, 0, 65535) / 65536 - 0.5;
+        }
+        data[i] = (uint16_t)bf16_of((float)(1.7 * sum));
+    }
+    return (struct ballast_attn_tensor){data, (int64_t)heads * head_dim, head_dim};
+}
+
+static void timed_open(struct timed *timed, const struct attn_problem *problem) {
+    const struct ballast_attn_shape *shape = &problem->shape;
+    uint64_t random = 11;
+    struct ballast_attn_error error = {0};
+    *timed = (struct timed){0};
+    size_t bytes = ballast_attn_plan_bytes(shape, problem->fragments, problem->count);
+    void *memory = malloc(bytes);
+    if (ballast_attn_plan_init(&timed->plan, shape, problem->fragments, problem->count, memory,
+                               bytes, &error) != 0 ||
+        ballast_attn_open(&timed->attn, &error) != 0) {
+        printf("%s\n", error.text);
+        exit(2);
+    }
+    void *lists = device_allocate(timed->plan.lists_bytes + 1);
+    memcpy(lists, timed->plan.lists, timed->plan.lists_bytes);
+    free(memory);
+    struct ballast_attn_call *call = &timed->call;
+    call->plan = &timed->plan;
+    call->lists = lists;
+    call->workspace_bytes = ballast_attn_workspace_bytes(&timed->plan, 0);
+    call->workspace = device_allocate(call->workspace_bytes + 1);
+    call->lse = device_allocate((size_t)shape->q_rows * shape->q_heads * sizeof(float));
+    struct ballast_attn_tensor *queries[4] = {&call->q, &call->o, &call->d_o, &call->dq};
+    struct ballast_attn_tensor *keys[4] = {&call->k, &call->v, &call->dk, &call->dv};
+    for (int i = 0; i < 4; i++) {
+        *queries[i] = timed_tensor(shape->q_rows, shape->q_heads, shape->head_dim, &random);
+        *keys[i] = timed_tensor(shape->kv_rows, shape->kv_heads, shape->head_dim, &random);
+    }
+    for (uint32_t f = 0; f < problem->count; f++) {
+        for (uint32_t i = 0; i < (uint32_t)problem->fragments[f].q_length; i++) {
+            timed->pairs += attn_reference_keys(&problem->fragments[f], i);
+        }
+    }
+}
+
+static void timed_close(struct timed *timed) {
+    const struct ballast_attn_call *call = &timed->call;
+    void *memory[] = {call->q.data,
+                      call->o.data,
+                      call->d_o.data,
+                      call->dq.data,
+                      call->k.data,
+                      call->v.data,
+                      call->dk.data,
+                      call->dv.data,
+                      call->lse,
+                      call->workspace,
+                      (void *)(uintptr_t)call->lists};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) {
+        device_release(memory[i], 0);
+    }
+    ballast_attn_close(timed->attn);
+}
+
+static int ascending(const void *a, const void *b) {
+    float x = *(const float *)a;
+    float y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+typedef int attn_pass(struct ballast_attn *attn, const struct ballast_attn_call *call,
+                      struct ballast_attn_error *error);
+
+/* Median in ms; three runs to warm up. */
+static double timed_run(struct timed *timed, attn_pass *pass) {
+    float times[RUNS];
+    void *start = NULL;
+    void *end = NULL;
+    struct ballast_attn_error error = {0};
+    require(cuda.event_create(&start, 0), "event");
+    require(cuda.event_create(&end, 0), "event");
+    for (int run = -3; run < RUNS; run++) {
+        float ms = 0;
+        require(cuda.event_record(start, NULL), "event");
+        if (pass(timed->attn, &timed->call, &error) != 0) {
+            printf("%s\n", error.text);
+            exit(2);
+        }
+        require(cuda.event_record(end, NULL), "event");
+        require(cuda.event_wait(end), "the kernel");
+        require(cuda.event_elapsed_ms(&ms, start, end), "event");
+        times[run < 0 ? 0 : run] = ms;
+    }
+    qsort(times, RUNS, sizeof *times, ascending);
+    return (double)times[RUNS / 2];
+}
+
+static void time_problem(const struct attn_problem *problem) {
+    struct timed timed;
+    timed_open(&timed, problem);
+    double flops = 4 * timed.pairs * problem->shape.head_dim * problem->shape.q_heads;
+    double forward_ms = timed_run(&timed, ballast_attn_forward);
+    double backward_ms = timed_run(&timed, ballast_attn_backward);
+    printf("%-34s d%-3u forward %8.3f ms %5.0f TFLOP/s   backward %8.3f ms %5.0f TFLOP/s\n",
+           problem->name, problem->shape.head_dim, forward_ms, flops / forward_ms / 1e9,
+           backward_ms, 2.5 * flops / backward_ms / 1e9);
+    (void)fflush(stdout);
+    timed_close(&timed);
+}
+
+/* 16k tokens as equal causal documents. */
+static void time_documents(int32_t length, uint32_t head_dim) {
+    char name[64];
+    struct attn_problem problem = {.name = name, .shape = {head_dim, 32, 4, 0, 0}};
+    (void)snprintf(name, sizeof name, "%d documents of %d", 16384 / length, length);
+    for (int32_t row = 0; row < 16384; row += length) {
+        attn_problem_add(&problem, row, length, row, length, 0);
+    }
+    time_problem(&problem);
+}
+
+/* A context-parallel rank's queries: pieces of `length` rows against a prefix of 16k keys. */
+static void time_fragments(int32_t length) {
+    char name[64];
+    struct attn_problem problem = {.name = name, .shape = {128, 32, 4, 0, 0}};
+    int32_t pieces = 2048 / length < 64 ? 2048 / length : 64;
+    (void)snprintf(name, sizeof name, "%d fragments of %d of 16384", pieces, length);
+    for (int32_t i = 0; i < pieces; i++) {
+        attn_problem_add(&problem, i * length, length, 0, 16384, 16384 - length);
+    }
+    time_problem(&problem);
+}
+
+/* Documents of very different lengths, none longer than a quarter. */
+static void time_packed(void) {
+    struct attn_problem problem = {.name = "packed documents", .shape = {128, 32, 4, 0, 0}};
+    uint64_t random = 3;
+    int32_t row = 0;
+    while (row < 16384 && problem.count < WORLD_FRAGMENTS_MAX) {
+        int32_t length = (int32_t)splitmix_between(&random, 1,
+                                                   1u << splitmix_between(&random, 5, 12));
+        length = length < 16384 - row ? length : 16384 - row;
+        attn_problem_add(&problem, row, length, row, length, 0);
+        row += length;
+    }
+    time_problem(&problem);
+}
+
+static void run_time(void) {
+    printf("32 query heads, 4 K/V heads, bf16, causal; useful work, median of %d\n", RUNS);
+    for (int32_t length = 1024; length <= 16384; length *= 4) {
+        time_documents(length, 128);
+        time_documents(length, 64);
+    }
+    time_packed();
+    static const int32_t lengths[] = {32, 64, 128, 256, 1024};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        time_fragments(lengths[i]);
+    }
+}
+
+int main(int count, char **arguments) {
+    const char *what = count == 2 ? arguments[1] : "";
+    device_open();
+    if (strcmp(what, "probes") == 0) {
+        run_probes();
+    } else if (strcmp(what, "check") == 0) {
+        run_check();
+    } else if (strcmp(what, "time") == 0) {
+        run_time();
+        return 0;
+    } else {
+        printf("usage: attn_device probes | check | time\n");
+        return 2;
+    }
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed > 0;
+}

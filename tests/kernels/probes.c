@@ -1,0 +1,2 @@
+/* The probes, for the fake driver. */
+#include "tests/gpu/probes.h"
