@@ -41,6 +41,7 @@
 #define ROWS_MAX      4096u
 #define LOOP_MS       700u
 #define PATIENCE_S    60
+#define REFUSED_S     10
 
 #define KINDS(X)                                                                                   \
     X(NONE, "none")                                                                                \
@@ -460,6 +461,7 @@ static void fail_run(enum kind kind, uint64_t nth, bool sticky, const char *what
 /* A daemon and a rank, until both have ended; the daemon's wait status. */
 static int run(enum kind kind, uint64_t nth, bool sticky) {
     static const struct timespec patience = {.tv_sec = PATIENCE_S};
+    static const struct timespec refused = {.tv_sec = REFUSED_S};
     sigset_t child;
     int daemon_status = 0, status;
     (void)sigemptyset(&child);
@@ -474,7 +476,13 @@ static int run(enum kind kind, uint64_t nth, bool sticky) {
     while (daemon > 0 || rank > 0) {
         pid_t pid = waitpid(-1, &status, WNOHANG);
         if (pid == 0) {
-            if (sigtimedwait(&child, NULL, &patience) < 0 && errno == EAGAIN) {
+            if (sigtimedwait(&child, NULL, rank > 0 && sticky ? &refused : &patience) >= 0 ||
+                errno != EAGAIN) {
+                continue;
+            }
+            if (rank > 0 && sticky) { /* without memory for ever, it may be refused for ever */
+                (void)kill(rank, SIGKILL);
+            } else {
                 (void)kill(daemon > 0 ? daemon : rank, SIGKILL);
                 fail_run(kind, nth, sticky, "it hangs", 0);
             }
