@@ -12,6 +12,7 @@ from world import FULL, in_order, main
 
 LIFE_S = 300 if FULL else 4
 SOAK_S = float(os.environ.get("BALLAST_SOAK_HOURS", "1")) * 3600 if FULL else 8
+THINK_MS = 100 if FULL else 1  # a step in half a second, or as fast as it goes
 WAL_BYTES_MAX = 16 << 20
 RSS_KB_PER_HOUR_MAX = 1024
 
@@ -48,7 +49,7 @@ def live(world):
 def test_nothing_grows_while_the_daemon_is_killed_again_and_again():
     with world_with_corpus(limits={"steps_retained": 200}) as world:
         world.start()
-        ranks = [world.rank(*place, think_ms=1) for place in ALL]
+        ranks = [world.rank(*place, think_ms=THINK_MS) for place in ALL]
         world.wait_for(lambda: all(len(r.lines()) > 4 for r in ranks), "all are served")
         lives, ended = [], time.monotonic() + SOAK_S
         while time.monotonic() < ended:
