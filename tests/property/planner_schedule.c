@@ -424,12 +424,30 @@ static void every_small_world_goes_on_at_every_step(void **state) {
     }
 }
 
+/* A state that lies behind new weights needs the section that brought them. */
+static void a_state_of_other_sections_is_refused_by_name(void **state) {
+    (void)state;
+    static struct job job;
+    struct error error;
+    make_small(&job, 26 * 90, POLICY_WLB_NONE); /* the longest documents, the border at step 1 */
+    job_open(&job);
+    assert_true(job_step(&job) && job_step(&job));
+    assert_int_equal(job.now->step, 2);
+    assert_int_equal(schedule_check_state(job.schedule, job.now, &error), 0);
+    struct schedule *without = job_schedule(&job, 1);
+    assert_int_equal(schedule_check_state(without, job.now, &error), -EBADMSG);
+    assert_non_null(strstr(error.text, "step 2 was reached with 1 changes of weights"));
+    schedule_destroy(without);
+    job_close(&job);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(streams_with_sections_keep_every_token_and_order),
         cmocka_unit_test(so_do_those_of_level),
         cmocka_unit_test(so_do_those_of_fixed),
         cmocka_unit_test(every_small_world_goes_on_at_every_step),
+        cmocka_unit_test(a_state_of_other_sections_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
