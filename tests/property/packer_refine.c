@@ -21,6 +21,10 @@
 #define SMALL_MAX  8u /* documents of a small world */
 #define LENGTH_MAX 6u /* their longest */
 
+/* What refinement reaches of the optimum, over all small worlds of one tightness. */
+#define OPTIMAL_PERCENT_MIN 98u
+#define ABOVE_PPM_MAX       600u
+
 struct packing {
     uint32_t bin_of[ITEMS_MAX];
     uint32_t order[ITEMS_MAX];
@@ -250,6 +254,8 @@ static void refine_stands_between_optimum_and_greedy_in_all_small_worlds(void **
         gaps_print("  greedy", &before);
         gaps_print("  greedy and refine", &after);
         assert_true(after.sum_ppm <= before.sum_ppm && after.optimal >= before.optimal);
+        assert_true(after.optimal * 100 >= after.worlds * OPTIMAL_PERCENT_MIN);
+        assert_true(after.sum_ppm <= (uint64_t)after.worlds * ABOVE_PPM_MAX);
     }
 }
 
