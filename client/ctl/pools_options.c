@@ -103,7 +103,9 @@ bool pools_option_parse(struct pools_request *options, int key, char *arg,
 
 void pools_options_check(const struct pools_request *options, struct argp_state *state) {
     if (options->described && !options->wanted) {
-        argp_error(state, "--head-shards, --block, --heads, --placement, --tiles, --snake, --chain "
-                          "say how pools are tried: give --pool or --search too");
+        argp_error(
+            state,
+            "--head-shards, --block, --heads, --placement, --tiles, --snake, --chain, "
+            "--exchange-chunks, --link say how pools are tried: give --pool or --search too");
     }
 }

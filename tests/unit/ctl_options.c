@@ -111,6 +111,8 @@ static const struct refusal simulate[] = {
     {"--head-shards", "x", USAGE, "--head-shards 'x'"},
     {"--head-shards", "2", USAGE, "give --pool or --search too"},
     {"--block", "128", USAGE, "give --pool or --search too"},
+    {"--exchange-chunks", "0", USAGE, "--exchange-chunks takes numbers above 0"},
+    {"--link", "0", USAGE, "--link takes numbers above 0"},
     {"--heads", "1,2", USAGE, "three numbers"},
     {"--heads", "32,5,128", USAGE, "a multiple of KV"},
     {"--global-batch", "0", REFUSED, "plan.micro_batches = 0"},
