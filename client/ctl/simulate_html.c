@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define EXCESS_MIN              0.01 /* percent; less is drawn as this */
 #define TIMELINE_OPERATIONS_MAX 20000u
 #define LANE                    18.0 /* pixels a stage */
 #define DELAY_SHARE_MIN         0.0005
@@ -58,8 +59,8 @@ static void page_table(const struct page *page) {
                       units_ratio(outcome->bound_ppm).text,
                       units_milli(outcome->delay_mean_milli).text, outcome->delay_max,
                       units_share(outcome->tokens_cv_ppm).text,
-                      units_ratio(outcome->long_weight_ppm).text, units_time(outcome->step_ns).text,
-                      page->rows[i].compared ? units_ratio(page->rows[i].speedup_ppm).text : "-",
+                      units_gain(outcome->long_weight_ppm).text, units_time(outcome->step_ns).text,
+                      page->rows[i].compared ? units_gain(page->rows[i].speedup_ppm).text : "-",
                       units_share(outcome->bubble_ppm).text);
     }
     (void)fputs("</table>\n<p>Imbalance: the heaviest micro-batch over the mean. Bound: what no "
@@ -79,31 +80,37 @@ static void page_title(const struct page *page, const char *title) {
     plot_legend(page->out, names, page->policies);
 }
 
+static double row_excess(const struct row *row) {
+    double percent = ((double)row->measured.outcome.total_ppm - 1e6) / 1e4;
+    return percent > EXCESS_MIN ? percent : EXCESS_MIN;
+}
+
+/* Balance on a logarithmic scale: what is left of it is what matters. */
 static void page_trade(const struct page *page) {
     struct plot plot;
     double delay_high = 0.1;
-    double balance_high = 1.02;
+    double excess_low = 1.0;
+    double excess_high = 2.0;
     for (size_t i = 0; i < page->count; i++) {
         const struct outcome *outcome = &page->rows[i].measured.outcome;
         delay_high = (double)outcome->delay_mean_milli > 1e3 * delay_high
                          ? (double)outcome->delay_mean_milli / 1e3
                          : delay_high;
-        balance_high = (double)outcome->total_ppm > 1e6 * balance_high
-                           ? (double)outcome->total_ppm / 1e6
-                           : balance_high;
+        double excess = row_excess(&page->rows[i]);
+        excess_low = excess < excess_low ? excess : excess_low;
+        excess_high = excess > excess_high ? excess : excess_high;
     }
     page_title(page, "Balance against delay");
     plot_begin(
         &plot, page->out,
         (struct plot_axis){"mean delay of a token, steps", 0.0, 1.05 * delay_high, false},
-        (struct plot_axis){"imbalance, mean", 1.0, 1.0 + 1.05 * (balance_high - 1.0), false});
+        (struct plot_axis){"excess imbalance, mean, %", excess_low, 1.05 * excess_high, true});
     for (size_t i = 0; i < page->count; i++) {
-        const struct outcome *outcome = &page->rows[i].measured.outcome;
-        plot_point(&plot, i % page->policies, (double)outcome->delay_mean_milli / 1e3,
-                   (double)outcome->total_ppm / 1e6, page->rows[i].policy);
+        const struct row *row = &page->rows[i];
+        double delay = (double)row->measured.outcome.delay_mean_milli / 1e3;
+        plot_point(&plot, i % page->policies, delay, row_excess(row), row->policy);
         if (i < page->policies) {
-            plot_name(&plot, (double)outcome->delay_mean_milli / 1e3,
-                      (double)outcome->total_ppm / 1e6, false, page->rows[i].policy);
+            plot_name(&plot, delay, row_excess(row), false, row->policy);
         }
     }
     plot_end(&plot);
@@ -180,7 +187,10 @@ static void page_works(const struct page *page) {
             highest = ms > highest ? ms : highest;
         }
     }
-    page_title(page, "Micro-batches of one step");
+    page_title(page, "Micro-batches of the first step counted");
+    (void)fputs("<p>Plain packing is what there was before; the others pack, and those that hold "
+                "documents back train others in this step.</p>\n",
+                page->out);
     plot_begin(
         &plot, page->out,
         (struct plot_axis){"micro-batch, by replica and order", 0.0, (double)micro_batches, false},

@@ -16,14 +16,8 @@
 #define PREDICTION_PPM_MIN 850000u /* over measured: what a right declaration keeps within */
 #define PREDICTION_PPM_MAX 1150000u
 
-/* Two decimals: the model is not worth a third. */
 static void gain_cell(struct table *table, bool known, uint64_t ppm) {
-    if (known && ppm > 0) {
-        table_cell(table, "%" PRIu64 ".%02" PRIu64, (ppm + 5000) / 1000000,
-                   (ppm + 5000) % 1000000 / 10000);
-    } else {
-        table_cell(table, "%s", "");
-    }
+    table_cell(table, "%s", known && ppm > 0 ? units_gain(ppm).text : "");
 }
 
 /* Whether rows do not train the same pieces of documents. */
@@ -127,9 +121,9 @@ static uint64_t prediction_ppm(const struct simulation *simulation, const struct
 
 static void print_prediction(const struct simulation *simulation, const struct row *row) {
     uint64_t ppm = prediction_ppm(simulation, row);
-    printf("step of %s predicted %s, measured %s: %" PRIu64 ".%02" PRIu64 "\n", row->policy,
+    printf("step of %s predicted %s, measured %s: %s\n", row->policy,
            units_time(row->measured.outcome.step_ns).text,
-           units_time(simulation->measured_step_ns).text, ppm / 1000000, ppm % 1000000 / 10000);
+           units_time(simulation->measured_step_ns).text, units_gain(ppm).text);
     if (ppm < PREDICTION_PPM_MIN || ppm > PREDICTION_PPM_MAX) {
         printf("schedule, recomputation or exposed communication are declared wrongly: the\n"
                "scales cannot absorb those\n");

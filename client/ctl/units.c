@@ -82,6 +82,14 @@ struct units units_ratio(uint64_t ppm) {
     return out;
 }
 
+struct units units_gain(uint64_t ppm) {
+    struct units out;
+    uint64_t hundredths = (ppm + 5000) / 10000;
+    (void)snprintf(out.text, sizeof out.text, "%" PRIu64 ".%02" PRIu64, hundredths / 100,
+                   hundredths % 100);
+    return out;
+}
+
 struct units units_share(uint64_t ppm) {
     struct units out;
     (void)snprintf(out.text, sizeof out.text, "%" PRIu64 ".%" PRIu64 "%%", ppm / 10000,

@@ -333,6 +333,22 @@ static uint64_t member(const json_t *object, const char *name) {
     return (uint64_t)json_integer_value(value);
 }
 
+/* What scripts may count on in every row. */
+static void expect_figures(const json_t *row) {
+    static const char *const figures[] = {
+        "attention_ppm",    "total_ppm",   "worst_ppm",       "p99_ppm",
+        "bound_ppm",        "delay_p99",   "delay_max",       "tokens_cv_ppm",
+        "delay_mean_milli", "plan_ns_p50", "plan_ns_p99",     "waiting_tokens_max",
+        "step_ns",          "bubble_ppm",  "long_weight_ppm",
+    };
+    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) {
+        if (!json_is_integer(json_object_get(row, figures[i]))) {
+            fail_msg("a row has no number '%s'", figures[i]);
+        }
+    }
+    assert_non_null(json_object_get(row, "speedup_ppm"));
+}
+
 static void policies_are_compared_side_by_side(void **state) {
     (void)state;
     static const char *const policies[] = {"plain", "fixed:4", "wlb:none", "wlb:bands",
@@ -352,6 +368,7 @@ static void policies_are_compared_side_by_side(void **state) {
         json_t *row = json_array_get(rows, i);
         assert_string_equal(json_string_value(json_object_get(row, "policy")), policies[i % 5]);
         assert_int_equal(member(row, "seed"), 1 + i / 5);
+        expect_figures(row);
         assert_int_equal(member(row, "steps"), 3);
         assert_true(member(row, "total_ppm") >= 1000000);
         assert_true(member(row, "worst_ppm") >= member(row, "total_ppm"));
