@@ -484,13 +484,14 @@ static const struct config_key keys[] = {
 
     {.section = "sharding",
      .name = "layouts",
-     .fallback = "per-sequence,per-document",
+     .fallback = "per-sequence,per-document,variable-degree,hybrid",
      .unit = "",
      .reason =
          "How a micro-batch may be dealt to its context-parallel ranks; the one whose slowest\n"
-         "rank is predicted fastest is taken. One name forces it.",
+         "rank is predicted fastest is taken. One name forces it. ulysses exchanges heads instead\n"
+         "of keys, which the trainer must do; it is passed over where heads do not divide.",
      .kind = &kind_layouts,
-     .words = "per-sequence|per-document",
+     .words = "per-sequence|per-document|variable-degree|hybrid|ulysses",
      .min = LAYOUT_PER_SEQUENCE,
      FIELD(plan.layouts.allowed),
      .plan = true,

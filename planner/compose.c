@@ -72,11 +72,11 @@ static uint64_t compose_layouts(struct planner *p) {
         struct layout_choice *choice = &p->choices[m];
         uint64_t *rank_ps = p->rank_ps + (size_t)m * p->options.cp;
         if (p->options.pools.size > 0) {
-            layout_settle(LAYOUT_CONTIGUOUS, &sequence, p->options.cp, &p->model.tiles,
-                          p->fragments, rank_ps, choice);
+            layout_settle(LAYOUT_CONTIGUOUS, &sequence, &p->model.tiles, &p->dealer, rank_ps,
+                          choice);
         } else {
-            layout_select(&p->options.layouts, &sequence, p->options.cp, &p->model.tiles,
-                          p->fragments, rank_ps, choice);
+            layout_select(&p->options.layouts, &sequence, &p->model.tiles, &p->dealer, rank_ps,
+                          choice);
         }
         fragments += layout_chosen(choice)->fragments;
     }
@@ -108,31 +108,36 @@ static struct step_plan *compose_create(struct planner *p, uint64_t fragments) {
     return plan;
 }
 
-/* Rank `rank`'s fragments, at plan->fragments[begin]. */
-static struct rank_shard compose_shard(const struct planner *p, struct step_plan *plan,
-                                       const struct packed_sequence *sequence, enum layout layout,
-                                       uint32_t rank, uint32_t begin) {
+static enum exchange compose_exchange(const struct planner *p, enum layout layout) {
+    return p->options.pools.size > 0  ? EXCHANGE_NONE
+           : layout == LAYOUT_ULYSSES ? EXCHANGE_ALL_TO_ALL
+                                      : EXCHANGE_ALL_GATHER;
+}
+
+/* Rank `rank`'s fragments of what was dealt, at plan->fragments[begin]. */
+static struct rank_shard compose_shard(struct planner *p, struct step_plan *plan,
+                                       const struct micro_batch *micro_batch, uint32_t rank,
+                                       uint32_t begin) {
     uint32_t cp = p->options.cp;
     struct rank_shard shard = {
         .fragment_begin = begin,
-        .rows = (sequence->tokens + sequence->pad_tokens) / cp,
+        .rows = (micro_batch->tokens + micro_batch->pad_tokens) / cp,
     };
-    struct fragment *fragments = plan->fragments + begin;
-    shard.fragment_count = layout_fragments(layout, sequence, cp, rank, fragments,
-                                            plan->fragment_count - begin);
-    assert(shard.fragment_count <= plan->fragment_count - begin);
+    const struct fragment *fragments = layout_dealt(&p->dealer, rank, &shard.fragment_count);
     uint64_t rows = 0;
+    assert(shard.fragment_count <= plan->fragment_count - begin);
     for (uint32_t i = 0; i < shard.fragment_count; i++) {
+        plan->fragments[begin + i] = fragments[i];
         rows += fragments[i].length;
         shard.pairs += fragment_pairs(fragments[i]);
     }
     assert(rows <= shard.rows);
     shard.pad_rows = shard.rows - rows;
-    shard.kv_rows_in = p->options.pools.size > 0 ? 0 : (cp - 1) * shard.rows;
+    shard.kv_rows_in = micro_batch->exchange == EXCHANGE_ALL_GATHER ? (cp - 1) * shard.rows : 0;
     return shard;
 }
 
-static void compose_micro_batch(const struct planner *p, struct step_plan *plan, uint32_t m,
+static void compose_micro_batch(struct planner *p, struct step_plan *plan, uint32_t m,
                                 uint32_t document_begin, uint32_t *fragment_begin) {
     uint32_t cp = p->options.cp;
     uint32_t slot = p->slots[m];
@@ -145,7 +150,7 @@ static void compose_micro_batch(const struct planner *p, struct step_plan *plan,
         .document_begin = document_begin,
         .document_count = sequence.documents,
         .shard_begin = slot * cp,
-        .exchange = p->options.pools.size > 0 ? EXCHANGE_NONE : EXCHANGE_ALL_GATHER,
+        .exchange = compose_exchange(p, p->choices[m].layout),
         .tokens = sequence.tokens,
         .pad_tokens = sequence.pad_tokens,
         .work_ns = p->bin_works[m],
@@ -157,9 +162,12 @@ static void compose_micro_batch(const struct planner *p, struct step_plan *plan,
     for (uint32_t i = 0; i < sequence.documents; i++) {
         plan->documents[document_begin + i] = p->rows[p->row_begins[m] + i].document;
     }
+    layout_begin(&p->dealer, &sequence, &p->model.tiles);
+    bool dealt = layout_deal(&p->dealer, out->choice.layout, layout_chosen(&out->choice)->level);
+    assert(dealt);
     for (uint32_t rank = 0; rank < cp; rank++) {
         struct rank_shard *shard = &plan->shards[out->shard_begin + rank];
-        *shard = compose_shard(p, plan, &sequence, out->choice.layout, rank, *fragment_begin);
+        *shard = compose_shard(p, plan, out, rank, *fragment_begin);
         shard->predicted_ns = p->rank_ps[(size_t)m * cp + rank] / PS_PER_NS;
         *fragment_begin += shard->fragment_count;
     }

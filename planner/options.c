@@ -329,24 +329,32 @@ static int options_check_level(const struct level_options *level, struct error *
     return 0;
 }
 
+/* Heads of one tensor-parallel rank, as the model prices them. */
+static uint32_t options_heads(const struct plan_options *options, uint32_t heads) {
+    return heads < options->tp ? 1 : heads / options->tp;
+}
+
 static int options_check_layouts(const struct plan_options *options, struct error *error) {
-    uint32_t known = 0;
-    for (enum layout layout = LAYOUT_PER_SEQUENCE; layout <= LAYOUT_ULYSSES; layout++) {
-        known |= layout_name(layout) != NULL ? 1u << layout : 0;
-    }
-    if (options->layouts.allowed == 0 || (options->layouts.allowed & ~known) != 0) {
+    struct tile_model heads = {.q_heads = options_heads(options, options->model.q_heads),
+                               .kv_heads = options_heads(options, options->model.kv_heads)};
+    uint32_t allowed = options->layouts.allowed;
+    if (allowed == 0 || (allowed & ~LAYOUTS_ALLOWED) != 0) {
         return error_set(error, -EINVAL,
                          "sharding.layouts: set %#" PRIx32
                          " is empty or has more than this build's %#" PRIx32
                          "; name at least one that it knows",
-                         options->layouts.allowed, known);
+                         allowed, LAYOUTS_ALLOWED);
+    }
+    if (allowed == 1u << LAYOUT_ULYSSES && heads.kv_heads > 0 &&
+        !layout_heads_divide(&heads, options->cp)) {
+        return error_set(error, -EINVAL,
+                         "sharding.layouts = ulysses: %" PRIu32 " heads and %" PRIu32
+                         " K/V heads of a tensor-parallel rank cannot be dealt to parallel.cp = "
+                         "%" PRIu32 " ranks evenly; take a divisor of both, or allow another "
+                         "layout",
+                         heads.q_heads, heads.kv_heads, options->cp);
     }
     return 0;
-}
-
-/* Heads of one tensor-parallel rank, as the model prices them. */
-static uint32_t options_heads(const struct plan_options *options, uint32_t heads) {
-    return heads < options->tp ? 1 : heads / options->tp;
 }
 
 static void options_resolve_pools(struct plan_options *options) {

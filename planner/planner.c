@@ -26,7 +26,7 @@ static size_t planner_lay_out(struct planner *p, uint8_t *memory) {
     size_t held = parts_max;
     size_t bins = step_bins_max(options);
     size_t micro_batches = options->micro_batches;
-    size_t fragments = layout_rank_fragments_max(parts_max);
+    size_t dealing = layout_dealer_bytes(&options->layouts, parts_max, options->cp);
     size_t pack_bytes = pack_greedy_bytes(parts_max, step_bins_max(options));
     size_t at = sizeof *p;
     p->rows = planner_array(memory, &at, held, sizeof *p->rows);
@@ -51,7 +51,10 @@ static size_t planner_lay_out(struct planner *p, uint8_t *memory) {
     size_t fixed_scratch = fixed > 0 ? fixed_bytes(options->documents_max, fixed_bins) : 0;
     p->pieces = planner_array(memory, &at, fixed, sizeof *p->pieces);
     p->fixed_scratch = planner_array(memory, &at, fixed_scratch, 1);
-    p->fragments = planner_array(memory, &at, fragments, sizeof *p->fragments);
+    uint8_t *dealer = planner_array(memory, &at, dealing, 1);
+    if (dealer != NULL) {
+        layout_dealer_init(&p->dealer, dealer, &options->layouts, parts_max, options->cp);
+    }
     p->row_begins = planner_array(memory, &at, bins + 1, sizeof *p->row_begins);
     p->bin_works = planner_array(memory, &at, bins, sizeof *p->bin_works);
     p->bin_tokens_held = planner_array(memory, &at, bins, sizeof *p->bin_tokens_held);

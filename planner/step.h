@@ -73,7 +73,7 @@ struct planner {
     void *level_scratch;
     struct fixed_piece *pieces; /* fixed: documents_max of them */
     void *fixed_scratch;
-    struct fragment *fragments; /* of one rank: layout_rank_fragments_max(parts_max) */
+    struct layout_dealer dealer;
 
     /* By bin: step_bins_max long. The first bins are the step's micro-batches. */
     uint32_t *row_begins; /* bin b is rows[row_begins[b]] to before rows[row_begins[b + 1]] */

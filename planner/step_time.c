@@ -86,21 +86,47 @@ static void step_load_share(const struct step_plan *plan, const struct plan_pool
     }
 }
 
+/* Layouts in which the keys of a rank's fragments are no single run of rows. */
+static bool step_copies(enum layout layout, uint32_t cp) {
+    return cp > 1 && (layout == LAYOUT_PER_DOCUMENT || layout == LAYOUT_VARIABLE_DEGREE ||
+                      layout == LAYOUT_HYBRID);
+}
+
+static void step_load_add(struct step_load *load, uint64_t rank_ps) {
+    load->attention_sum_ps += rank_ps;
+    load->attention_ps = rank_ps > load->attention_ps ? rank_ps : load->attention_ps;
+}
+
+/* Every rank computes all documents, for its heads. */
+static uint64_t step_heads_ps(const struct step_plan *plan, const struct micro_batch *micro_batch,
+                              const struct tile_model *tiles) {
+    struct tile_model model = layout_heads_of(tiles, plan->cp);
+    struct tile_loads loads = {0};
+    for (uint32_t i = 0; i < micro_batch->document_count; i++) {
+        struct fragment whole = {.document = i,
+                                 .length = plan->documents[micro_batch->document_begin + i].length};
+        tile_loads_add(&model, &loads, &whole, 1);
+    }
+    return tile_loads_forward_ps(&model, &loads);
+}
+
 void step_load_of(const struct step_plan *plan, const struct tile_model *tiles,
                   struct step_load *loads) {
     for (uint32_t m = 0; m < plan->micro_batch_count; m++) {
         const struct micro_batch *micro_batch = &plan->micro_batches[m];
         const struct rank_shard *shards = &plan->shards[micro_batch->shard_begin];
+        bool heads = micro_batch->choice.layout == LAYOUT_ULYSSES;
+        uint64_t heads_ps = heads ? step_heads_ps(plan, micro_batch, tiles) : 0;
         loads[m] = (struct step_load){
             .rows = shards[0].rows,
             .tokens = micro_batch->tokens,
-            .copies = micro_batch->choice.layout == LAYOUT_PER_DOCUMENT && plan->cp > 1,
+            .copies = step_copies(micro_batch->choice.layout, plan->cp),
         };
         for (uint32_t rank = 0; rank < plan->cp; rank++) {
             const struct fragment *fragments = &plan->fragments[shards[rank].fragment_begin];
-            uint64_t ps = tile_forward_ps(tiles, fragments, shards[rank].fragment_count);
-            loads[m].attention_sum_ps += ps;
-            loads[m].attention_ps = ps > loads[m].attention_ps ? ps : loads[m].attention_ps;
+            step_load_add(&loads[m],
+                          heads ? heads_ps
+                                : tile_forward_ps(tiles, fragments, shards[rank].fragment_count));
         }
     }
     for (uint32_t i = 0; i < plan->pool_count; i++) {
@@ -108,21 +134,25 @@ void step_load_of(const struct step_plan *plan, const struct tile_model *tiles,
     }
 }
 
+void step_load_of_deal(struct layout_dealer *dealer, struct step_load *out) {
+    const struct packed_sequence *sequence = dealer->sequence;
+    *out = (struct step_load){
+        .rows = (sequence->tokens + sequence->pad_tokens) / dealer->cp,
+        .tokens = sequence->tokens,
+        .copies = step_copies(dealer->layout, dealer->cp),
+    };
+    for (uint32_t rank = 0; rank < dealer->cp; rank++) {
+        step_load_add(out, layout_forward_ps(dealer, rank));
+    }
+}
+
 void step_load_of_sequence(const struct packed_sequence *sequence, enum layout layout, uint32_t cp,
                            const struct tile_model *tiles, struct fragment *scratch,
                            struct step_load *out) {
-    uint32_t capacity = layout_rank_fragments_max(sequence->documents);
-    *out = (struct step_load){
-        .rows = (sequence->tokens + sequence->pad_tokens) / cp,
-        .tokens = sequence->tokens,
-        .copies = layout == LAYOUT_PER_DOCUMENT && cp > 1,
-    };
-    for (uint32_t rank = 0; rank < cp; rank++) {
-        uint32_t count = layout_fragments(layout, sequence, cp, rank, scratch, capacity);
-        uint64_t ps = tile_forward_ps(tiles, scratch, count);
-        out->attention_sum_ps += ps;
-        out->attention_ps = ps > out->attention_ps ? ps : out->attention_ps;
-    }
+    struct layout_dealer dealer = {.cp = cp, .scratch = scratch};
+    layout_begin(&dealer, sequence, tiles);
+    (void)layout_deal(&dealer, layout, 0);
+    step_load_of_deal(&dealer, out);
 }
 
 /* Times beyond a part's limit (5 hours) become it, so that sums stay within 63 bits. */

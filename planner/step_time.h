@@ -9,7 +9,7 @@
  *     step = slowest replica's pipeline + exposed FSDP + optimizer
  * per layer and row 2h(2*hq*d + 2*hkv*d + 3*ffn) FLOPs and 22 passes of h bf16 values, a
  * gate-up-down block; four all-gathers or reduce-scatters of the rows over TP, one all-gather of
- * the sequence's K and V over CP, and for the per-document layout K and V written out once more
+ * the sequence's K and V over CP, and for layouts that cut documents K and V written out once more
  * for every fragment. What of it is hidden behind compute nobody publishes: shares exposed, chunks,
  * recomputation, scale of attention are inputs. Waiting inside a layer, memory and unequal links
  * are not modelled. Integers only; parts in picoseconds, a chunk is rounded once to nanoseconds. */
@@ -73,7 +73,11 @@ struct step_load {
 void step_load_of(const struct step_plan *plan, const struct tile_model *tiles,
                   struct step_load *loads);
 
-/* The load of a sequence in a layout. `scratch` holds layout_rank_fragments_max(documents). */
+/* The load of what was dealt last. */
+void step_load_of_deal(struct layout_dealer *dealer, struct step_load *out);
+
+/* The load of a sequence in a layout that follows from the lengths alone. `scratch` holds
+ * layout_rank_fragments_max(documents). */
 void step_load_of_sequence(const struct packed_sequence *sequence, enum layout layout, uint32_t cp,
                            const struct tile_model *tiles, struct fragment *scratch,
                            struct step_load *out);

@@ -42,18 +42,6 @@ int tile_model_analytic(uint32_t head_dim, uint32_t q_heads, uint32_t kv_heads, 
     return 0;
 }
 
-/* The tiles of one direction, one KV head, and what they compute. */
-struct tile_load {
-    uint64_t tiles;
-    uint64_t blocks;
-    uint64_t longest_blocks;
-};
-
-struct tile_loads {
-    struct tile_load forward;
-    struct tile_load backward;
-};
-
 static inline uint64_t tile_more(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
@@ -81,10 +69,10 @@ static inline void tile_slice_add(struct tile_slice *slice, const struct tile_si
 
 /* A backward tile is a key block that some query tile sees, the longest one of the slice's first
  * keys, which all see. */
-static struct tile_loads tile_loads_of(const struct tile_model *model,
-                                       const struct fragment *fragments, uint32_t count) {
+void tile_loads_add(const struct tile_model *model, struct tile_loads *sum,
+                    const struct fragment *fragments, uint32_t count) {
     struct tile_size size = tile_size_of(tile_tokens(TILE_ROWS, model->q_heads / model->kv_heads));
-    struct tile_loads loads = {0};
+    struct tile_loads loads = *sum;
     const struct fragment *end = fragments + count;
     for (const struct fragment *next = fragments; next < end;) {
         struct tile_slice slice = {0};
@@ -99,7 +87,7 @@ static struct tile_loads tile_loads_of(const struct tile_model *model,
         loads.backward.longest_blocks = tile_more(loads.backward.longest_blocks, slice.tiles);
     }
     loads.backward.blocks = loads.forward.blocks;
-    return loads;
+    *sum = loads;
 }
 
 static unsigned __int128 tile_total_ps(const struct tile_direction *direction,
@@ -127,32 +115,48 @@ static unsigned __int128 tile_direction_ps(const struct tile_model *model,
     return direction->launch_ps + (machine_ps > longest_ps ? machine_ps : longest_ps);
 }
 
-uint64_t tile_cost_ps(const struct tile_model *model, const struct fragment *fragments,
-                      uint32_t count) {
-    if (count == 0) {
+uint64_t tile_loads_ps(const struct tile_model *model, const struct tile_loads *loads) {
+    if (loads->forward.tiles == 0) {
         return 0;
     }
-    struct tile_loads loads = tile_loads_of(model, fragments, count);
-    return tile_saturate(tile_direction_ps(model, &model->forward, &loads.forward) +
-                         tile_direction_ps(model, &model->backward, &loads.backward));
+    return tile_saturate(tile_direction_ps(model, &model->forward, &loads->forward) +
+                         tile_direction_ps(model, &model->backward, &loads->backward));
+}
+
+uint64_t tile_loads_forward_ps(const struct tile_model *model, const struct tile_loads *loads) {
+    return loads->forward.tiles == 0
+               ? 0
+               : tile_saturate(tile_direction_ps(model, &model->forward, &loads->forward));
+}
+
+uint64_t tile_cost_ps(const struct tile_model *model, const struct fragment *fragments,
+                      uint32_t count) {
+    struct tile_loads loads = {0};
+    tile_loads_add(model, &loads, fragments, count);
+    return tile_loads_ps(model, &loads);
 }
 
 uint64_t tile_forward_ps(const struct tile_model *model, const struct fragment *fragments,
                          uint32_t count) {
-    if (count == 0) {
-        return 0;
-    }
-    struct tile_loads loads = tile_loads_of(model, fragments, count);
-    return tile_saturate(tile_direction_ps(model, &model->forward, &loads.forward));
+    struct tile_loads loads = {0};
+    tile_loads_add(model, &loads, fragments, count);
+    return tile_loads_forward_ps(model, &loads);
+}
+
+uint64_t tile_loads_work_ps(const struct tile_model *model, const struct tile_loads *loads) {
+    return tile_saturate(
+        tile_machine_ps(model, tile_total_ps(&model->forward, &loads->forward) +
+                                   tile_total_ps(&model->backward, &loads->backward)));
+}
+
+uint64_t tile_work_ps(const struct tile_model *model, const struct fragment *fragments,
+                      uint32_t count) {
+    struct tile_loads loads = {0};
+    tile_loads_add(model, &loads, fragments, count);
+    return tile_loads_work_ps(model, &loads);
 }
 
 uint64_t tile_document_ps(const struct tile_model *model, uint32_t length) {
-    if (length == 0) {
-        return 0;
-    }
     struct fragment whole = {.length = length};
-    struct tile_loads loads = tile_loads_of(model, &whole, 1);
-    return tile_saturate(
-        tile_machine_ps(model, tile_total_ps(&model->forward, &loads.forward) +
-                                   tile_total_ps(&model->backward, &loads.backward)));
+    return tile_work_ps(model, &whole, length > 0);
 }

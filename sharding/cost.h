@@ -30,6 +30,19 @@ struct tile_model {
     uint32_t kv_heads;  /* per tensor-parallel rank; divides q_heads */
 };
 
+/* The tiles of one direction, one KV head, and what they compute. */
+struct tile_load {
+    uint64_t tiles;
+    uint64_t blocks;
+    uint64_t longest_blocks;
+};
+
+/* What a rank computes, added up. */
+struct tile_loads {
+    struct tile_load forward;
+    struct tile_load backward;
+};
+
 /* The analytic model of an H100 for head_dim 64 or 128. q_heads and kv_heads are per
  * tensor-parallel rank. Returns -EINVAL for head dims, head counts or groups it does not cover. */
 int tile_model_analytic(uint32_t head_dim, uint32_t q_heads, uint32_t kv_heads, uint32_t sm_margin,
@@ -46,8 +59,24 @@ uint64_t tile_cost_ps(const struct tile_model *model, const struct fragment *fra
 uint64_t tile_forward_ps(const struct tile_model *model, const struct fragment *fragments,
                          uint32_t count);
 
+/* The same in steps: {0} and any number of lists, no document in two of them, then the time. */
+void tile_loads_add(const struct tile_model *model, struct tile_loads *loads,
+                    const struct fragment *fragments, uint32_t count);
+uint64_t tile_loads_ps(const struct tile_model *model, const struct tile_loads *loads);
+uint64_t tile_loads_forward_ps(const struct tile_model *model, const struct tile_loads *loads);
+uint64_t tile_loads_work_ps(const struct tile_model *model, const struct tile_loads *loads);
+
+/* The work of fragments, as tile_document_ps counts it: what they add to a full machine. */
+uint64_t tile_work_ps(const struct tile_model *model, const struct fragment *fragments,
+                      uint32_t count);
+
 /* Work of a whole document in SM-picoseconds divided by the SMs in use: the time it adds to a full
  * machine, one layer, forward + backward, without launch. Monotone in length; 0 for 0. */
 uint64_t tile_document_ps(const struct tile_model *model, uint32_t length);
+
+/* What every rank pays that has any fragment: the launches. */
+static inline uint64_t tile_launch_ps(const struct tile_model *model) {
+    return model->forward.launch_ps + model->backward.launch_ps;
+}
 
 #endif

@@ -27,6 +27,23 @@ static inline void fragment_list_append(struct fragment_list *list, uint32_t doc
     list->count++;
 }
 
+/* The rows of the documents so far, dealt to the 2*CP columns of per-document in turn. */
+struct dealt {
+    uint64_t rounds;
+    uint64_t rest; /* columns with one more */
+};
+
+static inline uint64_t dealt_least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/* First row of a column in the document dealt between the two: what the columns before it got. */
+static inline uint64_t dealt_begin(const struct dealt *before, const struct dealt *after,
+                                   uint64_t column) {
+    return column * (after->rounds - before->rounds) + dealt_least(column, after->rest) -
+           dealt_least(column, before->rest);
+}
+
 /* The rules, called as layout_fragments. */
 uint32_t per_sequence_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
                            struct fragment *out, uint32_t capacity);

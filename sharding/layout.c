@@ -11,6 +11,7 @@
 struct layout_entry {
     enum layout layout;
     const char *name;
+    /* NULL: spread.h */
     uint32_t (*deal)(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
                      struct fragment *out, uint32_t capacity);
 };
@@ -18,6 +19,9 @@ struct layout_entry {
 static const struct layout_entry layout_entries[] = {
     {LAYOUT_PER_SEQUENCE, "per-sequence", per_sequence_deal},
     {LAYOUT_PER_DOCUMENT, "per-document", per_document_deal},
+    {LAYOUT_VARIABLE_DEGREE, "variable-degree", NULL},
+    {LAYOUT_HYBRID, "hybrid", NULL},
+    {LAYOUT_ULYSSES, "ulysses", contiguous_deal},
     {LAYOUT_CONTIGUOUS, "contiguous", contiguous_deal},
 };
 
@@ -50,7 +54,7 @@ int layout_parse(const char *name, enum layout *out) {
 uint32_t layout_fragments(enum layout layout, const struct packed_sequence *sequence, uint32_t cp,
                           uint32_t rank, struct fragment *out, uint32_t capacity) {
     const struct layout_entry *entry = layout_find(layout);
-    assert(entry != NULL && rank < cp);
+    assert(entry != NULL && entry->deal != NULL && rank < cp);
     uint64_t rows = sequence->tokens + sequence->pad_tokens;
     assert(rows > 0 && rows % (2 * (uint64_t)cp) == 0);
     return entry->deal(sequence, cp, rank, out, capacity);

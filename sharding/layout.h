@@ -9,6 +9,10 @@
  *                        and one more if (c - pointer) mod 2*CP < length mod 2*CP; the pointer runs
  *                        over the documents of this sequence. Rank of column c: min(c, 2*CP-1-c).
  *                        Row order: document-major, start ascending; touching columns merged.
+ *   LAYOUT_VARIABLE_DEGREE, LAYOUT_HYBRID
+ *                        documents cut no further than balance asks for: spread.h.
+ *   LAYOUT_ULYSSES       rows as in LAYOUT_CONTIGUOUS; for attention an all-to-all gives every rank
+ *                        all rows of its share of the heads, which must divide (select.h).
  *   LAYOUT_CONTIGUOUS    equal shards of the padded sequence in rank order; uneven by itself, the
  *                        home of rows whose attention a pool shares (pool_tiles.h). Never chosen
  *                        by select.h.
@@ -39,18 +43,24 @@ struct packed_sequence {
     uint64_t pad_tokens; /* tokens + pad_tokens is a multiple of 2*cp and > 0 */
 };
 
+/* The layouts that a job may allow, as bits (1 << layout). */
+#define LAYOUTS_ALLOWED                                                                            \
+    (1u << LAYOUT_PER_SEQUENCE | 1u << LAYOUT_PER_DOCUMENT | 1u << LAYOUT_VARIABLE_DEGREE |        \
+     1u << LAYOUT_HYBRID | 1u << LAYOUT_ULYSSES)
+
 /* Name as in the config ("per-sequence"); NULL for a layout this build does not know. */
 const char *layout_name(enum layout layout);
 
 /* The layout of a name. -EINVAL for a name this build does not know, with `out` untouched. */
 int layout_parse(const char *name, enum layout *out);
 
-/* Fragments of one rank in its row order. Writes at most `capacity` of them and returns how many
+/* Fragments of one rank in its row order, in a layout that follows from the lengths alone (all but
+ * those of spread.h). Writes at most `capacity` of them and returns how many
  * there are (as snprintf does; `out` may be NULL with capacity 0). rank < cp, cp > 0. */
 uint32_t layout_fragments(enum layout layout, const struct packed_sequence *sequence, uint32_t cp,
                           uint32_t rank, struct fragment *out, uint32_t capacity);
 
-/* An upper bound on the fragments of one rank, whatever the layout: 2 * documents + 2. */
+/* An upper bound on the fragments of one rank in such a layout: 2 * documents + 2. */
 static inline uint32_t layout_rank_fragments_max(uint32_t documents) {
     return 2 * documents + 2;
 }

@@ -6,23 +6,6 @@
  * two ranks, differ by at most one row. */
 #include "sharding/deal.h"
 
-/* The rows of the documents so far, dealt to the columns in turn. */
-struct dealt {
-    uint64_t rounds;
-    uint64_t rest; /* columns with one more */
-};
-
-static inline uint64_t dealt_least(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
-/* First row of a column in the document dealt between the two: what the columns before it got. */
-static inline uint64_t dealt_begin(const struct dealt *before, const struct dealt *after,
-                                   uint64_t column) {
-    return column * (after->rounds - before->rounds) + dealt_least(column, after->rest) -
-           dealt_least(column, before->rest);
-}
-
 uint32_t per_document_deal(const struct packed_sequence *sequence, uint32_t cp, uint32_t rank,
                            struct fragment *out, uint32_t capacity) {
     struct fragment_list list = {.out = out, .capacity = capacity};

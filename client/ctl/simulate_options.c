@@ -51,8 +51,8 @@ static void policy_check(const char *text, struct argp_state *state) {
     for (; name != NULL; name = strtok_r(NULL, "+", &rest)) {
         if (layout_parse(name, &layout) < 0) {
             argp_error(state,
-                       "--policies: '%s' has no layout '%s'; there are per-sequence and "
-                       "per-document",
+                       "--policies: '%s' has no layout '%s'; there are per-sequence, "
+                       "per-document, variable-degree, hybrid and ulysses",
                        text, name);
         }
     }

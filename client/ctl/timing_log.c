@@ -14,7 +14,8 @@ struct timing_log {
     uint64_t line; /* being read, from 1 */
     uint32_t *lengths;
     size_t lengths_max;
-    struct fragment *fragments; /* layout_rank_fragments_max of lengths_max */
+    void *dealing; /* the dealer's, for lengths_max */
+    struct layout_dealer dealer;
     uint64_t *rank_ps;
     struct calibrate_sample *samples;
     uint32_t count;
@@ -50,12 +51,14 @@ static int log_grow(struct timing_log *log, struct error *error) {
     if (lengths != NULL) {
         log->lengths = lengths;
     }
-    struct fragment *fragments = realloc(log->fragments, layout_rank_fragments_max((uint32_t)most) *
-                                                             sizeof *fragments);
-    if (fragments != NULL) {
-        log->fragments = fragments;
+    void *dealing = malloc(layout_dealer_bytes(&log->plan->layouts, (uint32_t)most, log->plan->cp));
+    if (dealing != NULL) {
+        free(log->dealing);
+        log->dealing = dealing;
+        layout_dealer_init(&log->dealer, dealing, &log->plan->layouts, (uint32_t)most,
+                           log->plan->cp);
     }
-    if (lengths == NULL || fragments == NULL) {
+    if (lengths == NULL || dealing == NULL) {
         return error_set(error, -ENOMEM, "%s: no memory for a line of %zu documents", log->path,
                          most);
     }
@@ -121,12 +124,12 @@ static int log_line(struct timing_log *log, char *line, struct error *error) {
         rc = log_reserve(log, error);
     }
     if (rc == 0) {
-        layout_select(&log->plan->layouts, &sequence, log->plan->cp, log->tiles, log->fragments,
-                      log->rank_ps, &choice);
+        layout_select(&log->plan->layouts, &sequence, log->tiles, &log->dealer, log->rank_ps,
+                      &choice);
+        (void)layout_deal(&log->dealer, choice.layout, layout_chosen(&choice)->level);
         struct calibrate_sample *sample = &log->samples[log->count++];
         sample->forward_ns = forward_ns;
-        step_load_of_sequence(&sequence, choice.layout, log->plan->cp, log->tiles, log->fragments,
-                              &sample->load);
+        step_load_of_deal(&log->dealer, &sample->load);
     }
     return rc;
 }
@@ -164,7 +167,7 @@ int timing_log_read(const char *path, const struct plan_options *plan,
         free(log.samples);
     }
     free(log.rank_ps);
-    free(log.fragments);
+    free(log.dealing);
     free(log.lengths);
     (void)fclose(file);
     return rc;

@@ -71,13 +71,14 @@ def corpus_run(datasets, cp, layouts, dump_steps=(), **plan):
 def test_three_epochs_of_the_real_corpora_with_the_chosen_layout():
     datasets = shared_corpus()
     for cp in (1, 2, 3, 4, 8):
-        corpus_run(datasets, cp, "per-sequence,per-document", window=131072, micro_batches=8)
+        corpus_run(datasets, cp, "per-sequence,per-document,variable-degree,hybrid", window=131072, micro_batches=8)
 
 
 def test_three_epochs_of_the_real_corpora_with_each_layout_forced():
     datasets = shared_corpus()
-    for cp in (2, 3, 4, 8):
-        for layouts in ("per-sequence", "per-document"):
+    for cp, each in ((2, ("per-sequence", "variable-degree")), (3, ("per-document", "hybrid")),
+                     (4, ("per-sequence", "hybrid")), (8, ("per-document", "variable-degree"))):
+        for layouts in each:
             corpus_run(datasets, cp, layouts, window=65536, micro_batches=8)
 
 
@@ -94,8 +95,10 @@ def synthetic(folder):
 
 
 def test_tiny_documents_every_width_and_column_at_every_context_parallel_size():
-    for cp in (1, 2, 3, 4, 8):
-        for layouts in ("per-sequence", "per-document", "per-sequence,per-document"):
+    for cp, each in ((1, ("per-sequence", "hybrid", None)), (2, ("per-document", "variable-degree", "ulysses")),
+                     (3, ("variable-degree", "hybrid", None)), (4, ("per-sequence", "ulysses", None)),
+                     (8, ("per-document", "variable-degree", "hybrid"))):
+        for layouts in each:
             with World() as world:
                 datasets = synthetic(world.dir)
                 world.config(datasets, {
@@ -103,7 +106,7 @@ def test_tiny_documents_every_width_and_column_at_every_context_parallel_size():
                     "plan": {"window": 4080, "micro_batches": 4,
                              "policy": "wlb:bands" if cp == 3 else "wlb:level"},
                     "parallel": {"dp": 2, "cp": cp},
-                    "sharding": {"layouts": layouts},
+                    "sharding": {"layouts": layouts} if layouts else {},
                 })
                 check_run(world, datasets, (2, cp), 2, dump_steps=range(0, 1000, 9))
 

@@ -85,7 +85,8 @@ def synthetic_documents(seed, count, longest, vocab=50000):
     return [rng.integers(0, vocab, n) for n in lengths]
 
 
-LAYOUTS = {"LAYOUT_PER_SEQUENCE": 1, "LAYOUT_PER_DOCUMENT": 2}
+LAYOUTS = {"LAYOUT_PER_SEQUENCE": 1, "LAYOUT_PER_DOCUMENT": 2, "LAYOUT_VARIABLE_DEGREE": 3, "LAYOUT_HYBRID": 4,
+           "LAYOUT_ULYSSES": 5}
 
 
 def plan_digest(plan):

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -24,13 +25,18 @@ struct world {
     struct tile_model model;
 };
 
-static struct layout_candidate literal_price(const struct world *world, enum layout layout,
-                                             uint64_t *rank_ps) {
-    struct layout_candidate candidate = {.layout = layout};
+static struct layout_candidate literal_price(const struct world *world,
+                                             struct layout_dealer *dealer, enum layout layout,
+                                             uint32_t level, uint64_t *rank_ps) {
+    struct layout_candidate candidate = {.layout = layout, .level = level};
+    layout_begin(dealer, &world->sequence, &world->model);
+    if (!layout_deal(dealer, layout, level)) {
+        candidate.fragments = UINT32_MAX;
+        return candidate;
+    }
     for (uint32_t rank = 0; rank < world->cp; rank++) {
-        struct fragment fragments[2 * DOCUMENTS_MAX + 2];
-        uint32_t count = layout_fragments(layout, &world->sequence, world->cp, rank, fragments,
-                                          2 * DOCUMENTS_MAX + 2);
+        uint32_t count;
+        const struct fragment *fragments = layout_dealt(dealer, rank, &count);
         uint64_t cost_ps = tile_cost_ps(&world->model, fragments, count);
         candidate.fragments += count;
         candidate.slowest_ps = cost_ps > candidate.slowest_ps ? cost_ps : candidate.slowest_ps;
@@ -39,33 +45,36 @@ static struct layout_candidate literal_price(const struct world *world, enum lay
     return candidate;
 }
 
-static bool literal_wins(struct layout_candidate a, struct layout_candidate b) {
-    if (a.slowest_ps < b.slowest_ps) {
-        return true;
-    }
-    if (a.slowest_ps == b.slowest_ps && a.fragments < b.fragments) {
-        return true;
-    }
-    return a.slowest_ps == b.slowest_ps && a.fragments == b.fragments && a.layout < b.layout;
+/* Strictly: an earlier layout or level keeps what is equal. */
+static bool literal_wins(struct layout_candidate later, struct layout_candidate earlier) {
+    return later.slowest_ps < earlier.slowest_ps ||
+           (later.slowest_ps == earlier.slowest_ps && later.fragments < earlier.fragments);
 }
 
-static enum layout literal_choice(const struct world *world) {
-    uint64_t rank_ps[CP_MAX];
-    struct layout_candidate sequence = literal_price(world, LAYOUT_PER_SEQUENCE, rank_ps);
-    struct layout_candidate document = literal_price(world, LAYOUT_PER_DOCUMENT, rank_ps);
-    bool sequence_stands = (world->options.allowed & 1u << LAYOUT_PER_SEQUENCE) != 0 &&
-                           sequence.fragments <= world->options.fragments_max;
-    bool document_stands = (world->options.allowed & 1u << LAYOUT_PER_DOCUMENT) != 0 &&
-                           document.fragments <= world->options.fragments_max;
-    if (world->cp == 1 || !document_stands) {
-        return LAYOUT_PER_SEQUENCE;
+/* Every layout at every level, priced rank by rank; the winner. */
+static struct layout_candidate literal_choice(const struct world *world,
+                                              struct layout_dealer *dealer, uint64_t *rank_ps) {
+    struct layout_candidate chosen = {.layout = LAYOUT_NONE};
+    uint64_t ps[CP_MAX];
+    for (enum layout layout = LAYOUT_PER_SEQUENCE; layout <= LAYOUT_HYBRID; layout++) {
+        uint32_t levels = spread_levels(layout) > 0 ? spread_levels(layout) : 1;
+        bool allowed = (world->options.allowed & 1u << layout) != 0 && world->cp > 1;
+        for (uint32_t level = 0; allowed && level < levels; level++) {
+            struct layout_candidate candidate = literal_price(world, dealer, layout, level, ps);
+            if (candidate.fragments <= world->options.fragments_max &&
+                (chosen.layout == LAYOUT_NONE || literal_wins(candidate, chosen))) {
+                chosen = candidate;
+                memcpy(rank_ps, ps, sizeof ps);
+            }
+        }
     }
-    return sequence_stands && literal_wins(sequence, document) ? LAYOUT_PER_SEQUENCE
-                                                               : LAYOUT_PER_DOCUMENT;
+    return chosen.layout != LAYOUT_NONE
+               ? chosen
+               : literal_price(world, dealer, LAYOUT_PER_SEQUENCE, 0, rank_ps);
 }
 
 static void world_draw(struct world *world, uint64_t *random) {
-    world->options.allowed = splitmix_between(random, 1, 3) << LAYOUT_PER_SEQUENCE;
+    world->options.allowed = splitmix_between(random, 1, 15) << LAYOUT_PER_SEQUENCE;
     world->options.fragments_max = splitmix_between(random, 0, 3) == 0
                                        ? splitmix_between(random, 0, 300)
                                        : UINT32_MAX;
@@ -86,43 +95,88 @@ static void world_draw(struct world *world, uint64_t *random) {
                      0);
 }
 
-/* Scratch is exactly as large as the contract asks for: a sanitizer sees one fragment more. */
+static void expect_choice(const struct world *world, struct layout_dealer *dealer, uint64_t seed,
+                          const struct layout_choice *choice, const uint64_t *rank_ps) {
+    uint64_t literal_ps[CP_MAX];
+    struct layout_candidate literal = literal_choice(world, dealer, literal_ps);
+    const struct layout_candidate *chosen = layout_chosen(choice);
+    if (choice->layout != literal.layout || chosen->level != literal.level) {
+        fail_msg("seed %" PRIu64 ": chose %s, level %u", seed, layout_name(choice->layout),
+                 chosen->level);
+    }
+    assert_memory_equal(rank_ps, literal_ps, world->cp * sizeof rank_ps[0]);
+    if (128 % (128 / (world->model.q_heads / world->model.kv_heads)) == 0) {
+        assert_true(chosen->slowest_ps >=
+                    layout_bound_ps(&world->sequence, &world->model, world->cp));
+    }
+    for (uint32_t i = 0; i < choice->candidate_count; i++) {
+        const struct layout_candidate *candidate = &choice->candidates[i];
+        struct layout_candidate priced = literal_price(world, dealer, candidate->layout,
+                                                       candidate->level, literal_ps);
+        assert_int_equal(candidate->fragments, priced.fragments);
+        assert_int_equal(candidate->slowest_ps, priced.slowest_ps);
+        assert_true(i == 0 || candidate->layout > candidate[-1].layout);
+    }
+}
+
+/* Memory is exactly as large as the contract asks for: a sanitizer sees one fragment more. */
 static void selector_picks_the_smallest_slowest_rank(void **state) {
     (void)state;
     uint32_t chosen[LAYOUT_ULYSSES + 1] = {0};
     for (uint64_t seed = 1; seed <= 2000; seed++) {
         uint64_t random = seed;
         struct world world;
-        world_draw(&world, &random);
-        struct fragment *scratch = malloc(layout_rank_fragments_max(world.sequence.documents) *
-                                          sizeof scratch[0]);
-        assert_non_null(scratch);
+        struct layout_dealer dealer;
         struct layout_choice choice;
         uint64_t rank_ps[2 * CP_MAX];
-        uint64_t literal_ps[CP_MAX];
-        layout_select(&world.options, &world.sequence, world.cp, &world.model, scratch, rank_ps,
-                      &choice);
-        free(scratch);
-        if (choice.layout != literal_choice(&world)) {
-            fail_msg("seed %" PRIu64 ": chose %s", seed, layout_name(choice.layout));
-        }
-        for (uint32_t i = 0; i < choice.candidate_count; i++) {
-            struct layout_candidate priced = literal_price(&world, choice.candidates[i].layout,
-                                                           literal_ps);
-            assert_int_equal(choice.candidates[i].fragments, priced.fragments);
-            assert_int_equal(choice.candidates[i].slowest_ps, priced.slowest_ps);
-        }
-        (void)literal_price(&world, choice.layout, literal_ps);
-        assert_memory_equal(rank_ps, literal_ps, world.cp * sizeof rank_ps[0]);
-        assert_int_equal(layout_chosen(&choice)->layout, choice.layout);
+        world_draw(&world, &random);
+        void *memory = malloc(
+            layout_dealer_bytes(&world.options, world.sequence.documents, world.cp));
+        assert_non_null(memory);
+        layout_dealer_init(&dealer, memory, &world.options, world.sequence.documents, world.cp);
+        layout_select(&world.options, &world.sequence, &world.model, &dealer, rank_ps, &choice);
+        expect_choice(&world, &dealer, seed, &choice, rank_ps);
+        free(memory);
         chosen[choice.layout]++;
     }
-    assert_true(chosen[LAYOUT_PER_SEQUENCE] > 100 && chosen[LAYOUT_PER_DOCUMENT] > 100);
+    for (enum layout layout = LAYOUT_PER_SEQUENCE; layout <= LAYOUT_HYBRID; layout++) {
+        assert_true(chosen[layout] > 100);
+    }
+}
+
+/* All documents whole on a share of the heads; where heads do not divide it is no candidate. */
+static void selector_prices_ulysses_by_its_heads(void **state) {
+    (void)state;
+    const uint32_t lengths[] = {100000, 31072};
+    struct packed_sequence sequence = {lengths, 2, 131072, 0};
+    struct fragment whole[] = {{0, 0, 100000}, {1, 0, 31072}};
+    struct layout_options options = {LAYOUTS_ALLOWED, UINT32_MAX};
+    const uint32_t kv_heads[] = {8, 4, 2, 1, 3, 6};
+    for (uint32_t i = 0; i < 6; i++) {
+        struct tile_model model;
+        struct layout_dealer dealer;
+        struct layout_choice choice;
+        uint64_t rank_ps[8];
+        void *memory = malloc(layout_dealer_bytes(&options, 2, 4));
+        assert_non_null(memory);
+        layout_dealer_init(&dealer, memory, &options, 2, 4);
+        assert_int_equal(tile_model_analytic(128, 24, kv_heads[i], 0, &model), 0);
+        layout_select(&options, &sequence, &model, &dealer, rank_ps, &choice);
+        free(memory);
+        assert_int_equal(choice.candidate_count, i < 4 ? 5 : 4);
+        if (i < 4) {
+            model.q_heads = 6;
+            model.kv_heads = kv_heads[i] / 4 > 0 ? kv_heads[i] / 4 : 1;
+            assert_int_equal(choice.candidates[4].slowest_ps, tile_cost_ps(&model, whole, 2));
+            assert_int_equal(choice.candidates[4].fragments, 5);
+        }
+    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(selector_picks_the_smallest_slowest_rank),
+        cmocka_unit_test(selector_prices_ulysses_by_its_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

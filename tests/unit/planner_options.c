@@ -128,8 +128,13 @@ static void contradictions_are_refused_by_name(void **state) {
     options.layouts.allowed = 0;
     refuses(options, "sharding.layouts");
     options = job();
-    options.layouts.allowed = 1u << LAYOUT_ULYSSES;
+    options.layouts.allowed = 1u << LAYOUT_CONTIGUOUS;
     refuses(options, "sharding.layouts");
+    options = job();
+    options.layouts.allowed = 1u << LAYOUT_ULYSSES;
+    options.model.q_heads = 33;
+    options.model.kv_heads = 33;
+    refuses(options, "sharding.layouts = ulysses: 33 heads");
     options = job();
     options.model.head_dim = 80;
     refuses(options, "model.head_dim");

@@ -28,7 +28,9 @@ static void layouts_have_names_that_parse_back(void **state) {
     assert_string_equal(layout_name(LAYOUT_PER_SEQUENCE), "per-sequence");
     assert_string_equal(layout_name(LAYOUT_PER_DOCUMENT), "per-document");
     assert_null(layout_name(LAYOUT_NONE));
-    assert_null(layout_name(LAYOUT_ULYSSES));
+    assert_string_equal(layout_name(LAYOUT_VARIABLE_DEGREE), "variable-degree");
+    assert_string_equal(layout_name(LAYOUT_HYBRID), "hybrid");
+    assert_string_equal(layout_name(LAYOUT_ULYSSES), "ulysses");
     enum layout layout = LAYOUT_NONE;
     assert_int_equal(layout_parse("per-document", &layout), 0);
     assert_int_equal(layout, LAYOUT_PER_DOCUMENT);

@@ -14,7 +14,8 @@
 
 static struct layout_choice choose(struct layout_options options, const uint32_t *lengths,
                                    uint32_t documents, uint32_t cp) {
-    struct fragment scratch[2 * DOCUMENTS_MAX + 2];
+    static uint64_t memory[1u << 17];
+    struct layout_dealer dealer;
     struct packed_sequence sequence = {.lengths = lengths, .documents = documents};
     for (uint32_t i = 0; i < documents; i++) {
         sequence.tokens += lengths[i];
@@ -25,7 +26,9 @@ static struct layout_choice choose(struct layout_options options, const uint32_t
     assert_int_equal(tile_model_analytic(128, 32, 8, 8, &model), 0);
     uint64_t rank_ps[2 * CP_MAX];
     struct layout_choice choice;
-    layout_select(&options, &sequence, cp, &model, scratch, rank_ps, &choice);
+    assert_true(layout_dealer_bytes(&options, documents, cp) <= sizeof memory);
+    layout_dealer_init(&dealer, memory, &options, documents, cp);
+    layout_select(&options, &sequence, &model, &dealer, rank_ps, &choice);
     return choice;
 }
 
@@ -81,7 +84,7 @@ static void selector_breaks_ties_to_fewer_fragments(void **state) {
 static void selector_considers_only_what_is_allowed_and_known(void **state) {
     (void)state;
     const uint32_t lengths[] = {100, 100, 100};
-    uint32_t allowed = 1u << LAYOUT_PER_DOCUMENT | 1u << LAYOUT_ULYSSES;
+    uint32_t allowed = 1u << LAYOUT_PER_DOCUMENT | 1u << LAYOUT_CONTIGUOUS;
     struct layout_choice choice = choose((struct layout_options){allowed, UINT32_MAX}, lengths, 3,
                                          4);
     assert_int_equal(choice.candidate_count, 1);
