@@ -125,7 +125,7 @@ void sim_excuse(uint32_t i) {
 
 static void check_progress(const struct daemon *daemon) {
     const struct roster *roster = &daemon->roster;
-    sim_check(daemon->progress.durable_step <= sim_disk.rows_end,
+    sim_check(daemon->progress.durable_step <= sim_disk_durable_step(),
               "steps to %" PRIu64 " are called durable, rows are to %" PRIu64,
               daemon->progress.durable_step, sim_disk.rows_end);
     bool rewinding = sim_disk.generation > daemon->generation.number; /* durable, not yet known */

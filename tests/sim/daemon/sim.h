@@ -134,6 +134,9 @@ struct sim_disk {
 };
 
 extern struct sim_disk sim_disk;
+/* First step that a restart could not go on from: a committed step needs no row of its own, as
+ * ranks may commit after a restart what was given to them before and lost its row. */
+uint64_t sim_disk_durable_step(void);
 void sim_disk_wipe(void);
 void sim_disk_crash(void); /* an open group is lost, or just made it */
 

@@ -591,7 +591,7 @@ static void rank_hear(struct rank *rank) {
 static void check_acknowledged(const struct rank *rank, const struct frame_header *header,
                                const uint8_t *data) {
     Ttrpc__Response *response = ttrpc__response__unpack(NULL, header->length, data);
-    sim_check(response->status != NULL || sim_disk.rows_end > rank->commit_step,
+    sim_check(response->status != NULL || sim_disk_durable_step() > rank->commit_step,
               "the commit of step %llu is acknowledged, rows are durable to %llu",
               (unsigned long long)rank->commit_step, (unsigned long long)sim_disk.rows_end);
     ttrpc__response__free_unpacked(response, NULL);

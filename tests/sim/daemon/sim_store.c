@@ -108,6 +108,11 @@ static void group_apply(struct store *store) {
     disk_measure();
 }
 
+uint64_t sim_disk_durable_step(void) {
+    return sim_disk.rows_end > sim_disk.committed_step ? sim_disk.rows_end
+                                                       : sim_disk.committed_step;
+}
+
 void sim_disk_wipe(void) {
     for (uint32_t i = 0; i < ROWS_MAX; i++) {
         row_free(&sim_rows[i]);
