@@ -21,8 +21,9 @@
 #define BACKWARD_DO       (BACKWARD_Q + STAGES * BACKWARD_Q_BYTES)
 #define BACKWARD_DS       (BACKWARD_DO + STAGES * BACKWARD_Q_BYTES)
 #define BACKWARD_DQ       (BACKWARD_DS + ATTN_KEYS * ROW_BYTES)
-#define BACKWARD_DQ_BYTES (2u * ATTN_STEP_ROWS * ROW_BYTES) /* of a consumer: 2 panels of floats   \
-                                                             */
+#define BACKWARD_DQ_BYTES                                                                          \
+    (2u * ATTN_STEP_ROWS * ROW_BYTES) /* of a consumer: 2 panels of floats                         \
+                                       */
 #define BACKWARD_STATS    (BACKWARD_DQ + 2u * BACKWARD_DQ_BYTES)
 #define STATS_BYTES       (2u * ATTN_STEP_ROWS * 4u)
 #define BACKWARD_BARRIERS (BACKWARD_STATS + STAGES * STATS_BYTES)

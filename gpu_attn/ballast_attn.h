@@ -138,7 +138,7 @@ struct ballast_attn_call {
     const void *lists; /* plan->lists, on the device */
     struct ballast_attn_tensor q, k, v, o, d_o, dq, dk, dv;
     float *lse;
-    float scale; /* 0: 1 / sqrt(head_dim) */
+    float scale; /* not negative; 0: 1 / sqrt(head_dim) */
     uint32_t flags;
     uint32_t sm_margin; /* processors left to others, as an exchange that overlaps; < all of them */
     void *workspace;    /* device memory, 16-byte aligned, any content */

@@ -180,13 +180,18 @@ static struct request request_of(struct ballast_attn *attn, const struct ballast
                                  struct ballast_attn_error *error) {
     struct request request = {.attn = attn, .call = call, .error = error};
     request.shape = &call->plan->shape;
-    request.lists = attn_lists_at(call->plan, call->lists);
+    if (call->lists != NULL) {
+        request.lists = attn_lists_at(call->plan, call->lists);
+    }
     request.group = attn_group(request.shape);
     request.pack = attn_pack(request.shape);
     request.scale = call->scale != 0 ? call->scale : (float)(1 / sqrt(request.shape->head_dim));
     uint32_t known = BALLAST_ATTN_DETERMINISTIC | BALLAST_ATTN_ZERO_TAILS | BALLAST_ATTN_FLOAT_DKDV;
     if ((call->flags & ~known) != 0) {
         request_fail(&request, -EINVAL, "unknown flags");
+    }
+    if (!(call->scale >= 0 && isfinite(call->scale))) {
+        request_fail(&request, -EINVAL, "scale is negative or not finite");
     }
     if (call->sm_margin >= (uint32_t)attn->sms) {
         request_fail(&request, -EINVAL, "sm_margin leaves no processor");

@@ -81,13 +81,16 @@ static void attn_launch_refuses_what_the_hardware_cannot_address(void **state) {
     ballast_attn_close(request.attn);
 }
 
-static void attn_launch_refuses_flags_margins_and_lists(void **state) {
+static void attn_launch_refuses_flags_scales_margins_and_lists(void **state) {
     (void)state;
     struct request request;
     request_open(&request);
     request.call.flags = 8;
     refused(&request, "unknown flags");
     request.call.flags = 0;
+    request.call.scale = -1;
+    refused(&request, "scale is negative or not finite");
+    request.call.scale = 0;
     request.call.sm_margin = 3;
     refused(&request, "sm_margin leaves no processor");
     request.call.sm_margin = 2;
@@ -176,7 +179,7 @@ static void attn_close_takes_null(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attn_launch_refuses_what_the_hardware_cannot_address),
-        cmocka_unit_test(attn_launch_refuses_flags_margins_and_lists),
+        cmocka_unit_test(attn_launch_refuses_flags_scales_margins_and_lists),
         cmocka_unit_test(attn_launch_needs_the_workspace_it_asked_for),
         cmocka_unit_test(attn_open_says_which_device_it_needs),
         cmocka_unit_test(attn_open_cleans_up_after_every_failure),

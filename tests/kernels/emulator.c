@@ -10,6 +10,15 @@
 
 #define STACK_BYTES 65536u
 
+/* Fibers that a failure abandoned leave the sanitizer's marks on their stacks. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__clang__)
+void __asan_unpoison_memory_region(const volatile void *memory, size_t bytes) __attribute__((weak));
+#define STACKS_UNMARK(memory, bytes)                                                               \
+    (__asan_unpoison_memory_region != NULL ? __asan_unpoison_memory_region(memory, bytes) : (void)0)
+#else
+#define STACKS_UNMARK(memory, bytes) ((void)0)
+#endif
+
 struct emulator emulator;
 
 /* Saves the callee's registers and stack pointer, continues on another stack. */
@@ -277,6 +286,7 @@ static void block_start(struct block *block, int index) {
     memset(block->chunks, 0, sizeof block->chunks);
     memset(block->warps, 0, sizeof block->warps);
     memset(block->barriers, 0, sizeof block->barriers);
+    STACKS_UNMARK(block->stacks, (size_t)STACK_BYTES * (unsigned)threads);
     for (int thread = 0; thread < threads; thread++) {
         fiber_init(&block->fibers[thread], block, thread);
     }
