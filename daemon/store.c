@@ -303,7 +303,7 @@ static const char connection_settings[] = "PRAGMA locking_mode = EXCLUSIVE;"
                                           "PRAGMA wal_autocheckpoint = 0;"
                                           "PRAGMA journal_size_limit = 16777216;"
                                           "PRAGMA secure_delete = OFF;"
-                                          "PRAGMA cache_size = -8192;"
+                                          "PRAGMA cache_size = -2048;"
                                           "PRAGMA temp_store = MEMORY;"
                                           "PRAGMA cell_size_check = ON;"
                                           "PRAGMA trusted_schema = OFF;";

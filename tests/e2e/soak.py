@@ -12,7 +12,7 @@ from world import FULL, in_order, main
 
 LIFE_S = 300 if FULL else 4
 SOAK_S = float(os.environ.get("BALLAST_SOAK_HOURS", "1")) * 3600 if FULL else 8
-THINK_MS = 100 if FULL else 1  # a step in half a second, or as fast as it goes
+THINK_MS = 1  # as fast as it goes
 WAL_BYTES_MAX = 16 << 20
 RSS_KB_PER_HOUR_MAX = 1024
 
