@@ -136,6 +136,10 @@ static void layout_offer(struct layout_dealer *dealer, enum layout layout, uint3
     uint32_t levels = spread_levels(layout) > 0 ? spread_levels(layout) : 1;
     for (uint32_t level = 0; level < levels; level++) {
         struct layout_candidate candidate;
+        if (level > 0 && dealer->spread.pieces_max > 0 &&
+            spread_repeats(&dealer->spread, (struct spread_rule){layout, level})) {
+            continue;
+        }
         if (!layout_price(dealer, layout, level, rank_ps + dealer->cp, &candidate) ||
             candidate.fragments > fragments_max) {
             continue;

@@ -340,9 +340,13 @@ static void spread_cut_exactly(struct spread *s, uint64_t threshold) {
     }
 }
 
+static uint64_t spread_threshold(const struct spread *s, uint32_t level) {
+    uint64_t rows = spread_rows(s) * thresholds[level].numerator;
+    return (rows + thresholds[level].denominator - 1) / thresholds[level].denominator;
+}
+
 static void spread_deal_threshold(struct spread *s, uint32_t level) {
-    uint64_t threshold = spread_rows(s) * thresholds[level].numerator;
-    threshold = (threshold + thresholds[level].denominator - 1) / thresholds[level].denominator;
+    uint64_t threshold = spread_threshold(s, level);
     spread_cut_exactly(s, threshold);
     for (uint32_t i = 0; i < s->sequence->documents; i++) {
         uint32_t document = s->order[i].index;
@@ -400,6 +404,26 @@ static void spread_collect(struct spread *s) {
     for (uint32_t rank = 0; rank < s->cp; rank++) {
         spread_merge(s->fragments, s->begins[rank], &s->ends[rank]);
     }
+}
+
+/* Ranks that a document is cut for; 1: whole. */
+static uint32_t spread_parts(const struct spread *s, struct spread_rule rule, uint32_t document) {
+    if (rule.layout == LAYOUT_HYBRID) {
+        return s->sequence->lengths[document] >= spread_threshold(s, rule.level) ? s->cp : 1;
+    }
+    return spread_degree(s, s->works[document], rule.level);
+}
+
+bool spread_repeats(const struct spread *s, struct spread_rule rule) {
+    struct spread_rule before = {rule.layout, rule.level - 1};
+    uint32_t parts = UINT32_MAX;
+    for (uint32_t i = 0; i < s->sequence->documents && rule.level > 0 && parts > 1; i++) {
+        parts = spread_parts(s, rule, s->order[i].index);
+        if (parts != spread_parts(s, before, s->order[i].index)) {
+            return false;
+        }
+    }
+    return rule.level > 0;
 }
 
 bool spread_deal(struct spread *s, struct spread_rule rule) {

@@ -84,6 +84,9 @@ void spread_begin(struct spread *spread, const struct packed_sequence *sequence,
 /* Levels of a layout: larger ones cut more. 0 for layouts that have none. */
 uint32_t spread_levels(enum layout layout);
 
+/* Whether a level cuts the sequence exactly as the one before it does. */
+bool spread_repeats(const struct spread *spread, struct spread_rule rule);
+
 /* Deals the sequence. False if it takes more fragments than the memory holds. */
 bool spread_deal(struct spread *spread, struct spread_rule rule);
 

@@ -17,9 +17,8 @@ static void *allocate(size_t count, size_t bytes) {
 }
 
 /* Documents until `count` windows' worth of tokens is there. */
-static uint32_t draw(const struct distribution *distribution, uint64_t seed, uint64_t tokens,
-                     uint32_t **lengths) {
-    uint32_t window = distribution_window(distribution);
+static uint32_t draw(const struct distribution *distribution, uint32_t window, uint64_t seed,
+                     uint64_t tokens, uint32_t **lengths) {
     uint32_t capacity = 1024;
     uint32_t items = 0;
     *lengths = allocate(capacity, sizeof **lengths);
@@ -46,10 +45,14 @@ static int piece_compare(const void *a, const void *b) {
 }
 
 void windows_init(struct windows *windows, const char *name, uint64_t seed, uint32_t count) {
-    const struct distribution *distribution = distribution_find(name);
+    uint32_t window = distribution_window(distribution_find(name));
+    windows_init_clipped(windows, name, window, seed, count);
+}
+
+void windows_init_clipped(struct windows *windows, const char *name, uint32_t window, uint64_t seed,
+                          uint32_t count) {
     uint32_t *drawn;
-    uint32_t window = distribution_window(distribution);
-    uint32_t items = draw(distribution, seed, (uint64_t)count * window, &drawn);
+    uint32_t items = draw(distribution_find(name), window, seed, (uint64_t)count * window, &drawn);
     uint32_t bins = count + 1;
     struct best_fit_input input = {drawn, items, bins, window};
     struct fixed_piece *pieces = allocate(pack_fixed_pieces_max(items, bins), sizeof *pieces);

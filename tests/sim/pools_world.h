@@ -17,6 +17,10 @@ struct windows {
 
 /* At least `count` windows; exits on failure. */
 void windows_init(struct windows *windows, const char *distribution, uint64_t seed, uint32_t count);
+
+/* The same with documents clipped to windows of this many tokens. */
+void windows_init_clipped(struct windows *windows, const char *distribution, uint32_t window,
+                          uint64_t seed, uint32_t count);
 void windows_deinit(struct windows *windows);
 
 /* A pool of windows members[0..sequences), homes contiguous, cut into tiles; all memory is its
