@@ -155,8 +155,7 @@ static int measure_groups(struct exact_report *report, struct trial *trial, uint
         rc = gather_group(&gathering, &trial->stream, error);
         if (rc == 0 && gathering.step >= warm_up) {
             solved++;
-            progress_say(&progress, "group %" PRIu32 " of %" PRIu32, solved,
-                         report->options.groups);
+            progress_count(&progress, "group", solved, report->options.groups);
             rc = group_measure(report, trial, &gathering, error);
         }
     }

@@ -385,7 +385,7 @@ static int measure_steps(struct trial *trial, const char *what, struct meter *me
             enough = rc == 0 && options->enough != NULL && options->enough(options->context, out);
         }
         step_plan_destroy(plan);
-        progress_say(&progress, "step %" PRIu64 " of %" PRIu64, step + 1, end);
+        progress_count(&progress, "step", step + 1, end);
     }
     progress_end(&progress);
     return rc == -ENOENT ? 0 : rc;
@@ -447,7 +447,7 @@ int64_t measure_loads(struct trial *trial, uint64_t steps, struct step_load **ou
             step_load_of(plan, tiles, &loads[(uint64_t)count++ * micro_batches]);
         }
         step_plan_destroy(plan);
-        progress_say(&progress, "step %" PRId64 " of %" PRIu64, count, steps);
+        progress_count(&progress, "step", (uint64_t)count, steps);
     }
     progress_end(&progress);
     if (rc < 0 && (rc != -ENOENT || count == 0)) {

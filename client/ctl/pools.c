@@ -468,7 +468,7 @@ static int run_rows(struct pools_run *run, struct pools_row *rows, size_t count,
     progress_start(&progress, "pools");
     bool made = true;
     for (size_t i = 0; made && i < count; i++) {
-        progress_say(&progress, "candidate %zu of %zu", i + 1, count);
+        progress_count(&progress, "candidate", i + 1, count);
         made = row_measure(run, &rows[i]);
     }
     progress_end(&progress);

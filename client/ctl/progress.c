@@ -1,6 +1,7 @@
 /* progress: see progress.h. */
 #include "client/ctl/progress.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <time.h>
@@ -42,6 +43,18 @@ void progress_say(struct progress *progress, const char *format, ...) {
         progress->shown = true;
     } else {
         fputc('\n', stderr);
+    }
+}
+
+void progress_count(struct progress *progress, const char *unit, uint64_t done, uint64_t total) {
+    static const char bar[] = "########################";
+    const int width = (int)sizeof bar - 1;
+    int filled = (int)((unsigned __int128)done * (unsigned)width / total);
+    if (progress->terminal) {
+        progress_say(progress, "[%.*s%*s] %s %" PRIu64 " of %" PRIu64, filled, bar, width - filled,
+                     "", unit, done, total);
+    } else {
+        progress_say(progress, "%s %" PRIu64 " of %" PRIu64, unit, done, total);
     }
 }
 

@@ -19,6 +19,9 @@ void progress_start(struct progress *progress, const char *what);
 void progress_say(struct progress *progress, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* The same of `done` of `total` (> 0) units, with a bar on a terminal. */
+void progress_count(struct progress *progress, const char *unit, uint64_t done, uint64_t total);
+
 /* Clears the line on a terminal. */
 void progress_end(struct progress *progress);
 

@@ -84,7 +84,7 @@ int stream_seek(struct stream *stream, uint64_t step, struct error *error) {
         struct step_plan *plan = NULL;
         rc = stream_step(stream, &plan, error);
         step_plan_destroy(plan);
-        progress_say(&progress, "step %" PRIu64 " of %" PRIu64, stream->state->step, step);
+        progress_count(&progress, "step", stream->state->step, step);
     }
     progress_end(&progress);
     return rc;
