@@ -18,7 +18,9 @@
 
 #include <cmocka.h>
 
-#define SHORTS_MAX 64u
+#define SHORTS_MAX   64u
+#define STREAMS      120u
+#define STREAMS_FULL 1000u /* with BALLAST_TEST_FULL */
 
 /* A decision's input, and room for what view points to. */
 struct case_world {
@@ -400,7 +402,8 @@ static void level_keeps_its_bounds_on_every_stream(void **state) {
     static const uint32_t bins[] = {1, 2, 4, 7, 16};
     static const uint32_t rooms[] = {100, 112, 125, 200};
     static const uint32_t ages[] = {16, 64, 8};
-    for (uint64_t seed = 1; seed <= 300; seed++) {
+    uint64_t streams = getenv("BALLAST_TEST_FULL") != NULL ? STREAMS_FULL : STREAMS;
+    for (uint64_t seed = 1; seed <= streams; seed++) {
         struct stream stream = {.seed = seed};
         const struct distribution *distribution = distribution_at(seed % DISTRIBUTIONS);
         struct level_options options = level_world_options((enum level_preset)(seed / 4 % 4),
