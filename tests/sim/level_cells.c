@@ -7,8 +7,7 @@
 bool cell_keeps(const struct cell *cell, enum level_preset preset,
                 const struct cell_outcome *outcome) {
     const struct promise *promise = cell_promise(cell, preset);
-    bool coarse = cell->bins == 4 && cell->room_percent == 100;
-    uint64_t deviation_max = preset == LEVEL_STEADY ? (coarse ? 20000 : 10000) : 400000;
+    uint64_t deviation_max = preset == LEVEL_STEADY ? 10000 : 400000;
     bool keeps = outcome->excess_ppm * 4 <= promise->excess_milli * UINT64_C(5000) &&
                  outcome->delay_milli <= promise->delay_milli + 100 &&
                  outcome->deviation_ppm <= deviation_max;

@@ -3,8 +3,7 @@
  *
  * Excess imbalance is largest work over mean work, less 1, mean over the steps: at most 1.25 times
  * the cell's figure. Mean delay is in steps, over tokens: at most a tenth above it. Steady steps
- * are within 1 % of T, but where bins just hold the longest documents: there one of 1M tokens may
- * find no room. BALLAST_TEST_FULL=1: three seeds of 400 counted steps and more. */
+ * are within 1 % of T. BALLAST_TEST_FULL=1: three seeds of 400 counted steps and more. */
 #ifndef BALLAST_TESTS_LEVEL_CELLS_H
 #define BALLAST_TESTS_LEVEL_CELLS_H
 
