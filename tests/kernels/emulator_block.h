@@ -31,6 +31,7 @@ struct fiber {
     uint64_t products;               /* issued */
     uint64_t group_ends[GROUPS_MAX]; /* of committed, not yet awaited groups of products */
     uint32_t groups;
+    bool fenced; /* wgmma_fence since it last awaited products, and so had sums to look at */
     uint32_t uncommitted;        /* bulk additions since the last commit */
     uint64_t bulk_groups;        /* committed */
     uint32_t stores[STORES_MAX]; /* chunks stored, not fenced */

@@ -137,12 +137,16 @@ static void products_run(struct block *block, int index, uint64_t end) {
 }
 
 void wgmma_fence(void) {
+    fiber_current()->fenced = true;
 }
 
 void emulator_wgmma(float *d, const uint32_t *a, const struct emulator_product *what) {
     struct fiber *fiber = fiber_current();
     struct warp *warp = &fiber->block->warps[fiber->thread / 32];
     uint64_t index = fiber->products++;
+    if (!fiber->fenced) {
+        emulator_fail("wgmma: registers may have changed since the last fence");
+    }
     struct product *product = &warp->products[index % PRODUCTS_MAX];
     if (index == warp->end) {
         if (warp->end - warp->first == PRODUCTS_MAX) {
@@ -217,6 +221,7 @@ void emulator_wgmma_wait(uint32_t groups) {
         }
         fiber_yield();
     }
+    fiber->fenced = false;
     emulator.product_waiters--;
     emulator.progress++;
     fiber->waits_for = NULL;

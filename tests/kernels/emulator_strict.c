@@ -166,6 +166,7 @@ static void multiplies_unfenced(const void *params) {
     (void)params;
     shared_store(shared_base() + (uint32_t)thread_index() * 4, 0);
     block_sync();
+    wgmma_fence();
     wgmma_ss_kk_n64(d, matrix_at(shared_base(), 16, 1024), matrix_at(shared_base(), 16, 1024), 0);
     wgmma_commit();
     WGMMA_WAIT(0);
@@ -174,6 +175,7 @@ static void multiplies_unfenced(const void *params) {
 static void multiplies_without_swizzle(const void *params) {
     float d[32] = {0};
     (void)params;
+    wgmma_fence();
     wgmma_ss_kk_n64(d, 64, matrix_at(shared_base(), 16, 1024), 0);
     wgmma_commit();
     WGMMA_WAIT(0);
@@ -182,6 +184,7 @@ static void multiplies_without_swizzle(const void *params) {
 static void multiplies_apart(const void *params) {
     float d[32] = {0};
     (void)params;
+    wgmma_fence();
     wgmma_ss_kk_n64(d, matrix_at(shared_base(), 16, 1024), matrix_at(shared_base(), 16, 1024),
                     thread_index() % 2);
     wgmma_commit();
@@ -191,10 +194,25 @@ static void multiplies_apart(const void *params) {
 static void multiplies_outside(const void *params) {
     float d[32] = {0};
     (void)params;
+    wgmma_fence();
     wgmma_ss_kk_n64(d, matrix_at(shared_base(), 16, 1024), matrix_at(shared_base() + SHARED, 16, 8),
                     0);
     wgmma_commit();
     WGMMA_WAIT(0);
+}
+
+static void multiplies_again(const void *params) {
+    float d[32] = {0};
+    (void)params;
+    for (int i = 0; i < 2; i++) {
+        if (i == 0) {
+            wgmma_fence();
+        }
+        wgmma_ss_mm_n64(d, matrix_at(shared_base(), 16, 1024), matrix_at(shared_base(), 16, 1024),
+                        0);
+        wgmma_commit();
+        WGMMA_WAIT(0);
+    }
 }
 
 static void emulator_refuses_products_of_what_is_not_there(void **state) {
@@ -202,6 +220,7 @@ static void emulator_refuses_products_of_what_is_not_there(void **state) {
     refused(multiplies_unfenced, "without a proxy fence");
     refused(multiplies_without_swizzle, "not of 128-byte swizzle");
     refused(multiplies_apart, "disagree");
+    refused(multiplies_again, "since the last fence");
     refused(multiplies_outside, "outside the block's");
 }
 
@@ -209,6 +228,7 @@ static void emulator_refuses_products_of_what_is_not_there(void **state) {
 static void multiplies_nothing(const void *params) {
     float d[32] = {0};
     float *out = *(float *const *)params;
+    wgmma_fence();
     wgmma_ss_kk_n64(d, matrix_at(shared_base(), 16, 1024), matrix_at(shared_base(), 16, 1024), 0);
     wgmma_commit();
     WGMMA_WAIT(0);
@@ -232,6 +252,7 @@ static void reads_early(const void *params) {
     }
     fence_async();
     block_sync();
+    wgmma_fence();
     wgmma_ss_kk_n64(d, matrix_at(shared_base(), 16, 1024), matrix_at(shared_base(), 16, 1024), 0);
     wgmma_commit();
     out[thread_index()] = d[0];
