@@ -285,7 +285,13 @@ static void the_calibrated_7b_job_gains_what_was_published(void **state) {
     struct job all = job_run(&loaded, POLICY_WLB_BANDS, SEQUENCE | DOCUMENT, cost);
     struct timed base = job_time(&model, &plain);
     within("plain, imbalance", base.micro_batch_ppm, 1435000, 1445000);
+    /* Published: 1.05 and 1.41, with layouts unsaid; the skew that a layout leaves inside a
+     * micro-batch counts here. */
     within("bands, imbalance", job_time(&model, &all).micro_batch_ppm, 1000000, 1060000);
+    within("bands per sequence, imbalance", job_time(&model, &packed).micro_batch_ppm, 1030000,
+           1060000);
+    within("fixed:1 per document, imbalance", job_time(&model, &fixed).micro_batch_ppm, 1330000,
+           1430000);
     within("speedup, per document", speedup_ppm(base, job_time(&model, &document)), 1080000,
            1120000);
     within("speedup, adaptive", speedup_ppm(base, job_time(&model, &adaptive)), 1090000, 1120000);
