@@ -245,6 +245,17 @@ static int read_fields(const uint8_t *bytes, size_t end, struct blob_field field
     return 0;
 }
 
+/* Texts come to be read by people and terminals: printable ASCII, in lines where there may be. */
+static bool is_text(const uint8_t *bytes, size_t count, bool lines) {
+    for (size_t i = 0; i < count; i++) {
+        bool printable = ' ' <= bytes[i] && bytes[i] <= '~';
+        if (!printable && !(lines && bytes[i] == '\n')) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Counts the datasets; 0 when the field cannot be what it says. */
 static uint32_t count_datasets(const struct blob_field *field) {
     uint32_t count = 0;
@@ -254,16 +265,12 @@ static uint32_t count_datasets(const struct blob_field *field) {
         }
         size_t name_bytes = field->bytes[at + BLOB_FINGERPRINT_BYTES];
         at += BLOB_FINGERPRINT_BYTES + 1;
-        if (name_bytes > field->count - at || memchr(field->bytes + at, 0, name_bytes) != NULL) {
+        if (name_bytes > field->count - at || !is_text(field->bytes + at, name_bytes, false)) {
             return 0;
         }
         at += name_bytes;
     }
     return count;
-}
-
-static bool is_text(const struct blob_field *field) {
-    return field->bytes == NULL || memchr(field->bytes, 0, field->count) == NULL;
 }
 
 /* Copies behind one another; texts end in a zero. */
@@ -331,7 +338,8 @@ int blob_decode(const uint8_t *bytes, size_t count, struct blob **out, struct er
         return code;
     }
     uint32_t datasets = count_datasets(&fields[TAG_DATASETS]);
-    if (datasets == 0 || !is_text(&fields[TAG_PLAN_TEXT]) || !is_text(&fields[TAG_WRITER])) {
+    if (datasets == 0 || !is_text(fields[TAG_PLAN_TEXT].bytes, fields[TAG_PLAN_TEXT].count, true) ||
+        !is_text(fields[TAG_WRITER].bytes, fields[TAG_WRITER].count, false)) {
         return blob_damaged(error, "its texts or datasets make no sense");
     }
     if (get_number(fields[TAG_STEP].bytes, 8) > INT64_MAX ||

@@ -99,8 +99,31 @@ void daemon_stop(struct daemon *daemon) {
     server_close_listeners(&daemon->server);
 }
 
+/* Signals wait for the loop that takes them: SIGHUP from the start, those that stop it while a
+ * phase follows another. */
+static void daemon_hold_signals(bool moving_on) {
+    sigset_t held;
+    (void)sigemptyset(&held);
+    (void)sigaddset(&held, SIGHUP);
+    if (moving_on) {
+        (void)sigaddset(&held, SIGTERM);
+        (void)sigaddset(&held, SIGINT);
+    }
+    (void)pthread_sigmask(SIG_BLOCK, &held, NULL);
+}
+
+static void daemon_take_signals(void) {
+    sigset_t held;
+    (void)sigemptyset(&held);
+    (void)sigaddset(&held, SIGHUP);
+    (void)sigaddset(&held, SIGTERM);
+    (void)sigaddset(&held, SIGINT);
+    (void)pthread_sigmask(SIG_UNBLOCK, &held, NULL);
+}
+
 void daemon_move_on(struct daemon *daemon) {
     if (!daemon->stopping) {
+        daemon_hold_signals(true);
         log_line(LOG_NOTICE, "daemon", "going on with another mesh step=%" PRIu64,
                  daemon->roster.committed_step);
         daemon->moving_on = true;
@@ -237,7 +260,8 @@ static int daemon_open_corpus(struct daemon *daemon, struct error *error) {
 }
 
 /* Sections were added or changed from a step on that is not committed: what was planned from there
- * on is planned anew, and a generation begins if there was any. */
+ * on is planned anew, and a generation begins if there may have been any. Steps are served before
+ * they are durable, so after kill -9 some may have been that left no row. */
 static int daemon_fork(struct daemon *daemon, const char *plan_text, struct error *error) {
     struct store_summary summary;
     char by[STORE_BY_BYTES];
@@ -252,7 +276,7 @@ static int daemon_fork(struct daemon *daemon, const char *plan_text, struct erro
     if (code == 0) {
         code = store_put_history(daemon->store, plan_text, error);
     }
-    if (code == 0 && summary.steps_end > fork) {
+    if (code == 0 && fork < summary.steps_end + DAEMON_UNDURABLE_MAX) {
         (void)snprintf(by, sizeof by, "the config's section from step %" PRIu64, fork);
         code = store_put_generation(daemon->store, summary.generation + 1, error);
         if (code == 0) {
@@ -461,6 +485,7 @@ static void daemon_start_signals(struct daemon *daemon) {
     (void)uv_signal_init(&daemon->loop, &daemon->reload);
     daemon_adopt(daemon, &daemon->reload);
     (void)uv_signal_start(&daemon->reload, daemon_reload, SIGHUP);
+    daemon_take_signals();
 }
 
 static void daemon_start_timers(struct daemon *daemon) {
@@ -619,6 +644,7 @@ int daemon_run(const struct daemon_options *options) {
     struct config *config = NULL;
     int exit_code;
     log_open(LOG_INFO);
+    daemon_hold_signals(false);
     if (config_load(options->config_path, options->overrides, options->override_count, &config,
                     &error) < 0) {
         log_line(LOG_ERR, "config", "%s", error.text);

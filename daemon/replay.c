@@ -48,8 +48,9 @@ static int replay_begin(struct replay *replay, const struct replay_row *row, str
     }
     int code = replay_load(replay, row, error);
     if (code < 0) {
-        (void)error_prefix(error, "stored step %" PRIu64, row->step);
-        return code == -ENOMEM ? code : error_set(error, -EBADMSG, "%s", error->text);
+        (void)error_prefix(error, "state of step %" PRIu64, row->step);
+        error->code = code == -ENOMEM ? code : -EBADMSG;
+        return error->code;
     }
     replay->row_step = row->step;
     replay->row_digest_known = row->digest_known;

@@ -303,4 +303,5 @@ def test_nodes_that_never_talk_plan_the_same_over_all_sections():
         assert sorted(seen) == list(range(STEPS)) and all(len(d) == 2 for d in seen.values())
 
 
-main(globals())
+if __name__ == "__main__":
+    main(globals())

@@ -269,6 +269,28 @@ static void sections_from_the_step_on_are_this_configs_own(void **state) {
     expect_other_job(&here, "up to step 120");
 }
 
+/* They come to be read by people, terminals and clients that insist on UTF-8. */
+static void texts_that_are_not_printable_are_refused(void **state) {
+    (void)state;
+    static const char *const bad[] = {"\x1b[2J", "\x80", "\r", "\x7f", "\n"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct blob_dataset named = {.name = bad[i]};
+        struct blob blobs[] = {sample(), sample(), sample()};
+        blobs[0].writer = bad[i];
+        blobs[1].datasets = &named;
+        blobs[1].dataset_count = 1;
+        blobs[2].plan_text = bad[i];
+        for (size_t j = 0; j < 3; j++) {
+            size_t bytes;
+            uint8_t *out = encoded(&blobs[j], &bytes);
+            if (j < 2 || bad[i][0] != '\n') {
+                expect_refusal(out, bytes, -EBADMSG, "its texts or datasets make no sense");
+            }
+            free(out);
+        }
+    }
+}
+
 static void what_does_not_fit_a_frame_is_not_written(void **state) {
     static uint8_t large[BLOB_BYTES_MAX];
     struct error error = {0};
@@ -291,6 +313,7 @@ int main(void) {
         cmocka_unit_test(a_field_that_is_missing_is_named),
         cmocka_unit_test(another_job_is_refused_by_what_differs),
         cmocka_unit_test(sections_from_the_step_on_are_this_configs_own),
+        cmocka_unit_test(texts_that_are_not_printable_are_refused),
         cmocka_unit_test(what_does_not_fit_a_frame_is_not_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
