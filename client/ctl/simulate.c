@@ -174,6 +174,29 @@ static int simulate_pools(struct simulation *simulation) {
     return rc;
 }
 
+/* Layouts instead of policies; of the first seed. */
+static int simulate_layouts(struct simulation *simulation) {
+    struct error *error = &simulation->ctl->error;
+    struct layouts_row rows[LAYOUTS_ROWS_MAX];
+    struct trial trial = {0};
+    size_t count = 0;
+    int rc = scenario_open(&simulation->scenario, error);
+    if (rc == 0) {
+        rc = trial_open(&trial, &simulation->scenario, "plain", simulation->seeds[0], error);
+    }
+    if (rc == 0) {
+        rc = layouts_measure(&trial, simulation->options.steps, rows, &count, error);
+    }
+    if (rc == 0 && simulation->ctl->json) {
+        layouts_print_json(rows, count);
+    } else if (rc == 0) {
+        layouts_print(&simulation->scenario, &trial.config->plan, rows, count);
+    }
+    trial_close(&trial);
+    scenario_close(&simulation->scenario);
+    return rc;
+}
+
 int ctl_simulate(struct ctl *ctl, int argc, char **argv) {
     struct simulation simulation = {
         .ctl = ctl,
@@ -185,6 +208,9 @@ int ctl_simulate(struct ctl *ctl, int argc, char **argv) {
     simulate_parse(&simulation, argc, argv);
     if (simulation.pools.wanted) {
         return simulate_pools(&simulation);
+    }
+    if (simulation.layouts) {
+        return simulate_layouts(&simulation);
     }
     size_t count = simulation.policy_count * simulation.seed_count;
     struct row *rows = calloc(count, sizeof *rows);

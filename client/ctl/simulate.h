@@ -5,6 +5,7 @@
 #include "client/ctl/ctl.h"
 #include "client/ctl/exact.h"
 #include "client/ctl/measure.h"
+#include "client/ctl/layouts.h"
 #include "client/ctl/pools.h"
 #include "client/ctl/scenario_options.h"
 
@@ -31,6 +32,7 @@ struct simulation {
     const char *html;          /* NULL: no page */
     struct exact_report exact;
     struct pools_request pools;
+    bool layouts; /* instead of policies: those of one context-parallel group */
     bool calibrated;
 };
 

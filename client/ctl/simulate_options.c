@@ -25,6 +25,7 @@ enum {
     OPTION_MEASURED_STEP,
     OPTION_EXACT,
     OPTION_EXACT_GROUPS,
+    OPTION_CONTEXT_PARALLEL,
 };
 
 /* "NAME" or "NAME@LAYOUT+LAYOUT". */
@@ -122,6 +123,19 @@ static void measured_step_parse(struct simulation *simulation, const char *text,
     simulation->measured_step_ns = (uint64_t)ms * 1000000;
 }
 
+static void layouts_parse(struct simulation *simulation, const char *text,
+                          struct argp_state *state) {
+    uint64_t ranks = ctl_count(state, text, RANKS_LIMIT, "--context-parallel");
+    if (ranks < 2) {
+        argp_error(state, "--context-parallel %s: a group has at least 2 ranks", text);
+    }
+    if (scenario_override(&simulation->scenario, "parallel.cp", text, &simulation->ctl->error) <
+        0) {
+        argp_error(state, "%s", simulation->ctl->error.text);
+    }
+    simulation->layouts = true;
+}
+
 static error_t option_parse(int key, char *arg, struct argp_state *state) {
     struct simulation *simulation = state->input;
     switch (key) {
@@ -162,14 +176,21 @@ static error_t option_parse(int key, char *arg, struct argp_state *state) {
         simulation->exact.options.groups = (uint32_t)ctl_count(state, arg, EXACT_GROUPS_MAX,
                                                                "--exact-groups");
         return 0;
+    case OPTION_CONTEXT_PARALLEL:
+        layouts_parse(simulation, arg, state);
+        return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "takes no argument '%s'", arg);
         return 0;
     case ARGP_KEY_END:
         pools_options_check(&simulation->pools, state);
-        if (simulation->pools.wanted &&
+        if ((simulation->pools.wanted || simulation->layouts) &&
             (simulation->html != NULL || simulation->exact.options.batches > 0)) {
-            argp_error(state, "--html and --exact are about policies: leave out --pool, or them");
+            argp_error(state, "--html and --exact are about policies: leave out --pool or "
+                              "--context-parallel, or them");
+        }
+        if (simulation->pools.wanted && simulation->layouts) {
+            argp_error(state, "--pool and --context-parallel show different things: give one");
         }
         if ((simulation->imbalance_ppm > 0) + (simulation->short_ns > 0) +
                 (simulation->log != NULL) >
@@ -192,7 +213,7 @@ static const struct argp_option options[] = {
      "one "
      "these layouts only",
      0},
-    {"steps", OPTION_STEPS, "N", 0, "Steps to count with each (100, pools 8)", 0},
+    {"steps", OPTION_STEPS, "N", 0, "Steps to count with each (100; pools and layouts 8)", 0},
     {"warm-up", OPTION_WARM_UP, "N", 0,
      "Steps planned first and not counted (a tenth, at least queues.max_age; none when the data "
      "end)",
@@ -216,6 +237,10 @@ static const struct argp_option options[] = {
      0},
     {"measured-step", OPTION_MEASURED_STEP, "TIME", 0,
      "Compare the first policy's predicted step with this measured one", 0},
+    {NULL, 0, NULL, 0, "Layouts, instead of policies:", 5},
+    {"context-parallel", OPTION_CONTEXT_PARALLEL, "N", 0,
+     "A row for each layout of full windows on N ranks, and one for what sharding.layouts choose",
+     0},
     POOLS_ARGP_OPTIONS,
     {0},
 };
@@ -242,7 +267,8 @@ void simulate_parse(struct simulation *simulation, int argc, char **argv) {
     };
     ctl_parse(&argp, 0, argc, argv, simulation);
     if (simulation->options.steps == 0) {
-        simulation->options.steps = simulation->pools.wanted ? POOLS_STEPS : DEFAULT_STEPS;
+        bool windows = simulation->pools.wanted || simulation->layouts;
+        simulation->options.steps = windows ? POOLS_STEPS : DEFAULT_STEPS;
     }
     if (simulation->seed_count == 0) {
         simulation->seed_count = 1;
