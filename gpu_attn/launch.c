@@ -172,10 +172,6 @@ static void request_fail(struct request *request, int code, const char *text) {
     }
 }
 
-static uint32_t inverse_of(uint32_t count) {
-    return 65536 / count + 1;
-}
-
 static struct request request_of(struct ballast_attn *attn, const struct ballast_attn_call *call,
                                  struct ballast_attn_error *error) {
     struct request request = {.attn = attn, .call = call, .error = error};
@@ -284,7 +280,7 @@ int ballast_attn_forward(struct ballast_attn *attn, const struct ballast_attn_ca
         .tiles = request.lists.tiles,
         .tile_count = (int32_t)call->plan->tiles,
         .group = (int32_t)request.group,
-        .group_inverse = inverse_of(request.group),
+        .group_inverse = attn_inverse(request.group),
         .zero_tails = (call->flags & BALLAST_ATTN_ZERO_TAILS) != 0,
         .scale_log2 = (float)(request.scale * LOG2_E),
         .q_heads = (int32_t)request.shape->q_heads,
@@ -348,7 +344,7 @@ static void backward_rows(struct request *request, const struct workspace *works
         .steps = request->lists.steps,
         .step_count = (int32_t)call->plan->steps,
         .pack = (int32_t)request->pack,
-        .pack_inverse = inverse_of(request->pack),
+        .pack_inverse = attn_inverse(request->pack),
         .q_heads = (int32_t)request->shape->q_heads,
         .o = view_of(&call->o),
         .d_o = view_of(&call->d_o),
@@ -375,7 +371,7 @@ static void backward_keys(struct request *request, const struct workspace *works
         .stats = workspace->stats,
         .key_tile_count = (int32_t)call->plan->key_tiles,
         .pack = (int32_t)request->pack,
-        .pack_inverse = inverse_of(request->pack),
+        .pack_inverse = attn_inverse(request->pack),
         .zero_tails = (call->flags & BALLAST_ATTN_ZERO_TAILS) != 0,
         .scale = request->scale,
         .scale_log2 = (float)(request->scale * LOG2_E),
@@ -401,7 +397,7 @@ static void backward_queries(struct request *request, const struct workspace *wo
         .tiles = request->lists.tiles,
         .tile_count = (int32_t)call->plan->tiles,
         .group = (int32_t)request->group,
-        .group_inverse = inverse_of(request->group),
+        .group_inverse = attn_inverse(request->group),
         .zero_tails = (call->flags & BALLAST_ATTN_ZERO_TAILS) != 0,
         .scale = request->scale,
         .scale_log2 = (float)(request->scale * LOG2_E),
@@ -423,7 +419,7 @@ static void backward_finish(struct request *request, const struct workspace *wor
         .steps = request->lists.steps,
         .step_count = (int32_t)call->plan->steps,
         .pack = (int32_t)request->pack,
-        .pack_inverse = inverse_of(request->pack),
+        .pack_inverse = attn_inverse(request->pack),
         .q_heads = (int32_t)request->shape->q_heads,
         .scale = request->scale,
         .dq_sum = workspace->rest,

@@ -1,7 +1,7 @@
 /* params: what the launcher hands to each kernel, by value.
  *
- * Every kernel exists once for each head dimension. Strides are in elements,
- * `inverse` of a count n is 65536 / n + 1: r / n == r * inverse >> 16 for r < 128. */
+ * Every kernel exists once for each head dimension. Strides are in elements.
+ * attn_inverse(n) divides packed rows: r / n == r * inverse >> 16 for r < 128, n <= 128. */
 #ifndef BALLAST_GPU_ATTN_PARAMS_H
 #define BALLAST_GPU_ATTN_PARAMS_H
 
@@ -10,6 +10,10 @@
 
 #define ATTN_THREADS     384 /* a producer and two consumer warpgroups */
 #define ATTN_ROW_THREADS 256 /* of the kernels that walk rows: 8 warps, a row each */
+
+static inline uint32_t attn_inverse(uint32_t count) {
+    return 65536 / count + 1;
+}
 
 /* [row, head, head_dim] */
 struct attn_view {

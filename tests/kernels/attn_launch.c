@@ -1,5 +1,6 @@
 /* The launcher by example, against the fake driver: what it refuses, what it says, what it leaves
  * behind when any call of the driver fails. */
+#include "gpu_attn/params.h"
 #include "tests/kernels/attn_problems.h"
 
 #include <errno.h>
@@ -171,6 +172,15 @@ static void attn_calls_report_the_first_failure_of_the_driver(void **state) {
     ballast_attn_close(request.attn);
 }
 
+static void attn_inverse_divides_every_packed_row(void **state) {
+    (void)state;
+    for (uint32_t count = 1; count <= 128; count++) {
+        for (uint32_t row = 0; row < ATTN_TILE_ROWS; row++) {
+            assert_int_equal(row * attn_inverse(count) >> 16, row / count);
+        }
+    }
+}
+
 static void attn_close_takes_null(void **state) {
     (void)state;
     ballast_attn_close(NULL);
@@ -184,6 +194,7 @@ int main(void) {
         cmocka_unit_test(attn_open_says_which_device_it_needs),
         cmocka_unit_test(attn_open_cleans_up_after_every_failure),
         cmocka_unit_test(attn_calls_report_the_first_failure_of_the_driver),
+        cmocka_unit_test(attn_inverse_divides_every_packed_row),
         cmocka_unit_test(attn_close_takes_null),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
