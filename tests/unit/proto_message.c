@@ -79,8 +79,8 @@ static void make_micro_batches(struct made_plan *made, uint64_t *value) {
             .other_ns = next_value(value),
             .choice = {.layout = LAYOUT_PER_DOCUMENT,
                        .candidate_count = 2,
-                       .candidates = {{LAYOUT_PER_SEQUENCE, 5, 1234567},
-                                      {LAYOUT_PER_DOCUMENT, 9, 999}}},
+                       .candidates = {{LAYOUT_PER_SEQUENCE, 5, 1234567, 0},
+                                      {LAYOUT_PER_DOCUMENT, 9, 999, 0}}},
         };
         begin += documents[i];
     }
