@@ -179,7 +179,8 @@ def test_ranks_that_were_given_what_is_planned_anew_are_told():
     with elastic_world() as world:
         world.start()
         ranks = [world.rank(d, think_ms=150) for d in range(8)]
-        world.wait_for(lambda: world.live("status")["next_step"] >= 4, "step 3 is planned")
+        world.wait_for(lambda: world.live("status")["next_step"] >= 4 and all(rank.lines() for rank in ranks),
+                       "step 3 is planned and all are served")
         world.stop()
         append(world, sections((2, {"plan.micro_batches": 16})))
         world.start()
