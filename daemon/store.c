@@ -27,6 +27,7 @@
 #define APPLICATION_ID  0x424c5354u /* 'BLST' */
 #define STORE_BYTES_MIN (1u << 20)  /* of a new one, with room to begin */
 #define EXPORT_KEY      "export "
+#define ALGORITHM_LINE  "algorithm = " /* of config_plan_text */
 
 /* The numbers of a step row: column and member, in schema.sql's order. */
 #define STEP_NUMBERS(X)                                                                            \
@@ -453,6 +454,12 @@ static int store_create(struct store *store, const struct store_job *job, struct
 
 static int refuse_difference(const struct store *store, const struct history_difference *difference,
                              struct error *error) {
+    if (strncmp(difference->a, ALGORITHM_LINE, strlen(ALGORITHM_LINE)) == 0) {
+        return error_set(error, -EINVAL,
+                         "%s was planned with '%s', this version plans with '%s'; run the version "
+                         "that wrote it, or give this job another [daemon] state_dir",
+                         store->dir.path, difference->a, difference->b);
+    }
     return error_set(error, -EINVAL,
                      "%s holds another job: it has '%s', this config has '%s'; set it back, or "
                      "give this job another [daemon] state_dir",

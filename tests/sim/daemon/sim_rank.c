@@ -81,8 +81,8 @@ static uint8_t inputs[2][SIM_RANKS_MAX][INPUT_BYTES];
         }                                                                                          \
     } while (0)
 
-static uint32_t per_step(void) {
-    return sim_case->options.micro_batches / sim_case->options.dp;
+static uint32_t per_step(uint64_t step) {
+    return sim_case->plans[step]->micro_batch_count / sim_case->options.dp;
 }
 
 void sim_ranks_open(void) {
@@ -427,7 +427,8 @@ static void rank_take_event(struct rank *rank, const Ballast__V1__StreamResponse
         rank_take_batch(rank, event->batch);
         break;
     case BALLAST__V1__STREAM_RESPONSE__EVENT_END_OF_STEP:
-        sim_check(event->end_of_step->step == rank->step && rank->index == per_step(),
+        sim_check(event->end_of_step->step == rank->step && rank->step < sim_case->count &&
+                      rank->index == per_step(rank->step),
                   "rank %u got the end of step %llu at %llu.%u", rank->number,
                   (unsigned long long)event->end_of_step->step, (unsigned long long)rank->step,
                   rank->index);

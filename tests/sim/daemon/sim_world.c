@@ -1,7 +1,7 @@
 /* sim_world: corpora, configs and what must be delivered; see sim.h.
  *
  * Files are real and the same for all seeds. The reference of a case is made by plan_step alone,
- * without a daemon, once. */
+ * with the case's sections, without a daemon, once. */
 #include "sim.h"
 #include "tests/property/splitmix.h"
 #include "tests/unit/corpus_files.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DATASETS   2u
+#define DATASETS   3u
 #define DOCUMENTS  260u
 #define PLANS_MAX  400u
 #define CASE_COUNT (sizeof case_texts / sizeof case_texts[0])
@@ -26,6 +26,12 @@ static const char *const case_texts[] = {
     "policy = fixed:2\nmicro_batches = 4\n[parallel]\ndp = 4\npp = 2\n",
     "policy = wlb:bands\nmicro_batches = 1\n[parallel]\ncp = 1\n",
     "policy = wlb:level\nmicro_batches = 8\n[parallel]\ndp = 2\npp = 2\ncp = 2\n",
+    "policy = wlb:level\nmicro_batches = 4\n[parallel]\ndp = 2\ncp = 2\n"
+    "[from 3]\nplan.micro_batches = 8\n[from 7]\nplan.micro_batches = 2\n"
+    "dataset.d2.path = d2\ndataset.d0.weight = 1\n[from 11]\nplan.tokens_max = 2w\n",
+    "policy = wlb:bands\nmicro_batches = 2\n[parallel]\ndp = 2\ntp = 2\n"
+    "[from 2]\nplan.micro_batches = 6\ndataset.d2.path = d2\ndataset.d2.weight = 3\n"
+    "[from 9]\nplan.micro_batches = 4\ndataset.d1.weight = 5\n",
 };
 
 static char folder[64];
@@ -98,12 +104,14 @@ static void case_plan(struct sim_case *out, const struct config *config) {
     assert(code == 0);
     code = corpus_source_init(&source, catalog, &config->source, &error);
     assert(code == 0);
-    struct planner *planner = planner_create(&config->plan, &source.source, &error);
-    struct plan_state *state = planner_state_create(planner);
-    struct plan_state *next = planner_state_create(planner);
+    struct schedule *schedule = schedule_create(config->sections, config->section_count,
+                                                &source.source, &error);
+    sim_check(schedule != NULL, "the reference: %s", error.text);
+    struct plan_state *state = schedule_state_create(schedule);
+    struct plan_state *next = schedule_state_create(schedule);
     out->plans = calloc(PLANS_MAX, sizeof(struct step_plan *));
     assert(state != NULL && next != NULL && out->plans != NULL);
-    while (plan_step(planner, state, next, &out->plans[out->count], &error) == 1) {
+    while (schedule_step(schedule, state, next, &out->plans[out->count], &error) == 1) {
         struct plan_state *swapped = state;
         state = next;
         next = swapped;
@@ -113,7 +121,7 @@ static void case_plan(struct sim_case *out, const struct config *config) {
     sim_check(error.code == 0 && out->count > 10, "the reference: %s", error.text);
     plan_state_destroy(state);
     plan_state_destroy(next);
-    planner_destroy(planner);
+    schedule_destroy(schedule);
     catalog_close(catalog);
 }
 
