@@ -112,6 +112,14 @@ struct ballast_document {
     uint64_t nominal_step, epoch;
 };
 
+/* What a rank of the context-parallel group owns of the micro-batch. */
+struct ballast_shard {
+    uint64_t rows; /* equal on all ranks, padding included */
+    uint64_t pad_rows;
+    uint32_t fragment_count;
+    const struct ballast_fragment *fragments;
+};
+
 /* One micro-batch as this rank sees it. Borrowed: valid until ballast_release. */
 struct ballast_batch {
     uint64_t step;
@@ -126,6 +134,9 @@ struct ballast_batch {
     const struct ballast_document *documents;
     const struct ballast_fragment *fragments;
     uint32_t micro_batches; /* of its step, per data-parallel replica */
+    uint32_t group_rank;    /* this rank's place in its context-parallel group */
+    uint32_t group_ranks;
+    const struct ballast_shard *shards; /* of the group's ranks, in order */
 };
 
 /* How long a micro-batch took on this rank, forward and backward; 0 is not measured. */
@@ -190,6 +201,50 @@ int64_t ballast_gather(struct ballast *client, const struct ballast_batch *batch
  * sums of start + length), fragment_count + 1 entries each, pad rows not included; either may be
  * NULL. Returns the entries; -ENOBUFS, or -ERANGE for a sum beyond 32 bits. */
 int ballast_cu_seqlens(const struct ballast_batch *batch, int32_t *q, int32_t *k, size_t capacity);
+
+/* The longest query and key side of this rank's fragments; either may be NULL. 0, or -ERANGE. */
+int ballast_max_seqlens(const struct ballast_batch *batch, int32_t *q, int32_t *k);
+
+/* Where the rows of the packed sequence lie: order[g] is the place of row g (documents one after
+ * the other, then pad rows) among the ranks' rows one rank after the other, as an all-gather leaves
+ * them. Its inverse is the order in which ranks own rows. Returns the rows of the whole sequence;
+ * -ENOBUFS if they do not fit, -ERANGE beyond 32 bits, -EBADMSG if ranks do not own every row. */
+int64_t ballast_order(const struct ballast_batch *batch, int32_t *order, size_t capacity);
+
+/* The K/V rows that ballast_cu_seqlens' key side counts, for kernels that want them packed: one
+ * index into the all-gathered rows for every key of every fragment, taken from ballast_order's
+ * `order`. Returns how many, the last of the key side's sums; -ENOBUFS, -ERANGE. */
+int64_t ballast_key_index(const struct ballast_batch *batch, const int32_t *order, int32_t *index,
+                          size_t capacity);
+
+/* The forms of stock attention implementations. Each refuses with -EOPNOTSUPP a batch that it
+ * cannot express, with the reason in `why` (`why_bytes` long; NULL with 0: not wanted). -ENOBUFS,
+ * -ERANGE as above. Positions are ballast_gather's in all of them, never to be guessed from ranks.
+ *
+ * ballast_thd: what Megatron and TransformerEngine take for THD input with context parallelism, the
+ * prefix sums over whole documents, the same on every rank, and the longest document. Layout
+ * per-document (or one rank), every document a multiple of 2 * group_ranks, no pad rows. Returns
+ * document_count + 1.
+ * ballast_zigzag: ring-flash-attention's zigzag varlen, likewise, but of this rank's rows: all
+ * divided by group_ranks. The front half of each document's rows here is the rank's early chunk. */
+int ballast_thd(const struct ballast_batch *batch, int32_t *cu_seqlens, size_t capacity,
+                int32_t *max_seqlen, char *why, size_t why_bytes);
+int ballast_zigzag(const struct ballast_batch *batch, int32_t *cu_seqlens, size_t capacity,
+                   int32_t *max_seqlen, char *why, size_t why_bytes);
+
+/* ring-flash-attention's llama3 varlen: a rank computes a contiguous slice of rows against keys
+ * [key_begin, key_end) of the all-gathered sequence. Layouts of contiguous shards (ulysses) or one
+ * rank; pad rows are one more document at the end. Fills the arrays of `out` (`capacity` entries
+ * each, document_count + 2 are enough) and returns the entries used. */
+struct ballast_llama3 {
+    int32_t *cu_seqlens_q;
+    int32_t *cu_seqlens_k;
+    size_t capacity;
+    int32_t max_seqlen_q, max_seqlen_k;
+    int64_t key_begin, key_end;
+};
+int ballast_llama3(const struct ballast_batch *batch, struct ballast_llama3 *out, char *why,
+                   size_t why_bytes);
 
 /* The batch is no longer needed: its slot may be reused, its pointers are invalid, and its credit
  * brings another. -EINVAL for a batch that is not held. */

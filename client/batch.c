@@ -92,41 +92,69 @@ static int batch_read_documents(struct batch *batch, const Ballast__V1__MicroBat
     return 0;
 }
 
-static int batch_read_fragments(struct batch *batch, const Ballast__V1__RankShard *shard,
-                                struct error *error) {
-    size_t count = shard->n_fragments;
+static int batch_read_shard(struct batch *batch, const Ballast__V1__RankShard *from,
+                            struct ballast_shard *out, struct error *error) {
+    size_t count = from->n_fragments;
     struct ballast_fragment *fragments = arena_array(&batch->arena, count, sizeof *fragments);
     if (fragments == NULL) {
         return error_set(error, -ENOMEM, "a batch of %zu fragments: out of memory", count);
     }
     uint64_t row = 0;
     for (size_t i = 0; i < count; i++) {
-        const Ballast__V1__Fragment *from = shard->fragments[i];
-        if (from->document >= batch->view.document_count || from->length == 0 ||
-            (uint64_t)from->start + from->length > batch->view.documents[from->document].length) {
+        const Ballast__V1__Fragment *fragment = from->fragments[i];
+        if (fragment->document >= batch->view.document_count || fragment->length == 0 ||
+            (uint64_t)fragment->start + fragment->length >
+                batch->view.documents[fragment->document].length) {
             return batch_impossible("a fragment that is not within its part", error);
         }
+        if (i > 0 && fragment->document < fragments[i - 1].document) {
+            return batch_impossible("fragments out of the order of documents", error);
+        }
         fragments[i] = (struct ballast_fragment){
-            .document = from->document,
-            .start = from->start,
-            .length = from->length,
+            .document = fragment->document,
+            .start = fragment->start,
+            .length = fragment->length,
             .row = (uint32_t)row,
         };
-        row += from->length;
-        if (row > shard->rows) {
+        row += fragment->length;
+        if (row > from->rows) {
             return batch_impossible("more fragments than rows", error);
         }
     }
-    if (shard->pad_rows != shard->rows - row) {
+    if (from->pad_rows != from->rows - row) {
         return batch_impossible("its fragments and pad rows are not its rows", error);
     }
-    batch->view.fragments = fragments;
-    batch->view.fragment_count = (uint32_t)count;
-    batch->view.rows = shard->rows;
-    batch->view.pad_rows = shard->pad_rows;
-    batch->rows.fragments = fragments;
-    batch->rows.fragment_count = (uint32_t)count;
-    batch->rows.pad_rows = shard->pad_rows;
+    *out = (struct ballast_shard){from->rows, from->pad_rows, (uint32_t)count, fragments};
+    return 0;
+}
+
+/* Of all ranks of the group; this rank's are the batch's own. */
+static int batch_read_shards(struct batch *batch, const Ballast__V1__Sharding *sharding,
+                             uint32_t rank, struct error *error) {
+    size_t ranks = sharding->n_ranks;
+    struct ballast_shard *shards = arena_array(&batch->arena, ranks, sizeof *shards);
+    int code = shards != NULL
+                   ? 0
+                   : error_set(error, -ENOMEM, "a batch of %zu ranks: out of memory", ranks);
+    for (size_t i = 0; code == 0 && i < ranks; i++) {
+        code = batch_read_shard(batch, sharding->ranks[i], &shards[i], error);
+        if (code == 0 && shards[i].rows != sharding->ranks[rank]->rows) {
+            code = batch_impossible("ranks with unequal rows", error);
+        }
+    }
+    if (code < 0) {
+        return code;
+    }
+    batch->view.group_rank = rank;
+    batch->view.group_ranks = (uint32_t)ranks;
+    batch->view.shards = shards;
+    batch->view.fragments = shards[rank].fragments;
+    batch->view.fragment_count = shards[rank].fragment_count;
+    batch->view.rows = shards[rank].rows;
+    batch->view.pad_rows = shards[rank].pad_rows;
+    batch->rows.fragments = shards[rank].fragments;
+    batch->rows.fragment_count = shards[rank].fragment_count;
+    batch->rows.pad_rows = shards[rank].pad_rows;
     return 0;
 }
 
@@ -159,9 +187,9 @@ static int batch_read_slot(struct batch *batch, const Ballast__V1__Batch *messag
     return 0;
 }
 
-/* Judges what must be there before anything is read, and finds this rank's shard. */
+/* Judges what must be there before anything is read. */
 static int batch_check(const Ballast__V1__Batch *message, const struct batch_context *context,
-                       const Ballast__V1__RankShard **shard, struct error *error) {
+                       struct error *error) {
     const Ballast__V1__MicroBatch *plan = message->plan;
     if (message->id == NULL || plan == NULL || plan->sharding == NULL ||
         message->plan_digest.len != BATCH_DIGEST_BYTES) {
@@ -170,8 +198,7 @@ static int batch_check(const Ballast__V1__Batch *message, const struct batch_con
     if (plan->sharding->n_ranks != context->job->cp) {
         return batch_impossible("not one shard per context-parallel rank", error);
     }
-    *shard = plan->sharding->ranks[context->cp];
-    if ((*shard)->rows > context->job->tokens_max) {
+    if (plan->sharding->ranks[context->cp]->rows > context->job->tokens_max) {
         return batch_impossible("more rows than tokens_max", error);
     }
     return 0;
@@ -179,9 +206,8 @@ static int batch_check(const Ballast__V1__Batch *message, const struct batch_con
 
 int batch_read(struct batch *batch, const Ballast__V1__Batch *message,
                const struct batch_context *context, struct error *error) {
-    const Ballast__V1__RankShard *shard = NULL;
     assert(!batch->held && batch->mapping == NULL);
-    int code = batch_check(message, context, &shard, error);
+    int code = batch_check(message, context, error);
     if (code < 0) {
         return code;
     }
@@ -203,7 +229,7 @@ int batch_read(struct batch *batch, const Ballast__V1__Batch *message,
         code = batch_lay_out(batch, &successors, error);
     }
     if (code == 0) {
-        code = batch_read_fragments(batch, shard, error);
+        code = batch_read_shards(batch, message->plan->sharding, context->cp, error);
     }
     if (code == 0) {
         code = batch_read_slot(batch, message, context, successors, error);

@@ -512,30 +512,6 @@ int64_t ballast_gather(struct ballast *client, const struct ballast_batch *batch
     }
 }
 
-int ballast_cu_seqlens(const struct ballast_batch *batch, int32_t *q, int32_t *k, size_t capacity) {
-    uint64_t q_sum = 0, k_sum = 0;
-    if (capacity < (size_t)batch->fragment_count + 1) {
-        return -ENOBUFS;
-    }
-    for (uint32_t i = 0; i <= batch->fragment_count; i++) {
-        if (q_sum > INT32_MAX || k_sum > INT32_MAX) {
-            return -ERANGE;
-        }
-        if (q != NULL) {
-            q[i] = (int32_t)q_sum;
-        }
-        if (k != NULL) {
-            k[i] = (int32_t)k_sum;
-        }
-        if (i < batch->fragment_count) {
-            const struct ballast_fragment *fragment = &batch->fragments[i];
-            q_sum += fragment->length;
-            k_sum += (uint64_t)fragment->start + fragment->length;
-        }
-    }
-    return (int)batch->fragment_count + 1;
-}
-
 int ballast_release(struct ballast *client, const struct ballast_batch *batch) {
     int code = client_enter(client);
     if (code < 0) {

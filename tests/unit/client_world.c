@@ -110,7 +110,7 @@ void world_batch_make(struct world_batch *batch, const struct document *document
         Ballast__V1__RankShard *shard = world_shard(batch, fragments,
                                                     i == rank ? fragment_count : 0);
         shard->rows = rows;
-        shard->pad_rows = i == rank ? pad_rows : 0;
+        shard->pad_rows = i == rank ? pad_rows : rows;
         batch->sharding.ranks[batch->sharding.n_ranks++] = shard;
     }
 }
