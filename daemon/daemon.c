@@ -262,7 +262,7 @@ static int daemon_open_corpus(struct daemon *daemon, struct error *error) {
 /* Sections were added or changed from a step on that is not committed: what was planned from there
  * on is planned anew, and a generation begins if there may have been any. Steps are served before
  * they are durable, so after kill -9 some may have been that left no row. */
-static int daemon_fork(struct daemon *daemon, const char *plan_text, struct error *error) {
+static int daemon_fork(struct daemon *daemon, const struct store_job *job, struct error *error) {
     struct store_summary summary;
     char by[STORE_BY_BYTES];
     uint64_t fork = store_fork(daemon->store);
@@ -274,7 +274,7 @@ static int daemon_fork(struct daemon *daemon, const char *plan_text, struct erro
         code = store_begin(daemon->store, error);
     }
     if (code == 0) {
-        code = store_put_history(daemon->store, plan_text, error);
+        code = store_put_history(daemon->store, job, error);
     }
     if (code == 0 && fork < summary.steps_end + DAEMON_UNDURABLE_MAX) {
         (void)snprintf(by, sizeof by, "the config's section from step %" PRIu64, fork);
@@ -326,12 +326,13 @@ static int daemon_open_store(struct daemon *daemon, struct error *error) {
     if (code < 0) {
         return code;
     }
-    uint32_t count = daemon->config->dataset_job_count;
+    uint32_t count = daemon->config->dataset_count;
     struct store_dataset *datasets = calloc(count, sizeof *datasets);
     struct store_job job = {.plan_text = daemon->identity.plan_text,
                             .version = DAEMON_VERSION_TEXT,
                             .datasets = datasets,
-                            .dataset_count = count};
+                            .dataset_count = count,
+                            .dataset_job_count = daemon->config->dataset_job_count};
     code = datasets == NULL ? error_set(error, -ENOMEM, "out of memory")
                             : job_datasets(daemon->catalog, count, datasets, error);
     if (code < 0) {
@@ -342,10 +343,10 @@ static int daemon_open_store(struct daemon *daemon, struct error *error) {
     log_line(LOG_INFO, "store", "opening directory=%s sqlite=%s", daemon->config->state_dir,
              store_library_version());
     code = store_open(daemon->config->state_dir, &job, &daemon->store, error);
-    free(datasets);
     if (code == 0) {
-        code = daemon_fork(daemon, job.plan_text, error);
+        code = daemon_fork(daemon, &job, error);
     }
+    free(datasets);
     if (code == 0) {
         code = FAILPOINT_ERROR(store_opened, error);
     }
@@ -615,9 +616,9 @@ static int daemon_serve(struct daemon *daemon) {
     return daemon->exit_code;
 }
 
-/* One phase; true when another follows. */
+/* One phase; true when another follows, with what is still to be said of the last SIGHUP. */
 static bool daemon_run_phase(const struct daemon_options *options, struct config *config,
-                             int *exit_code) {
+                             struct error *not_reloaded, int *exit_code) {
     bool again = false;
     struct daemon *daemon = calloc(1, sizeof *daemon);
     *exit_code = DAEMON_EXIT_IO;
@@ -626,6 +627,7 @@ static bool daemon_run_phase(const struct daemon_options *options, struct config
     } else {
         daemon->options = options;
         daemon->config = config;
+        daemon->not_reloaded = *not_reloaded;
         daemon->start_ns = uv_hrtime();
         daemon->end_step = UINT64_MAX;
         daemon->balance = balance_of_nothing;
@@ -634,6 +636,7 @@ static bool daemon_run_phase(const struct daemon_options *options, struct config
         admin_init(&daemon->admin, daemon);
         *exit_code = daemon_serve(daemon);
         again = daemon->moving_on && *exit_code == 0;
+        *not_reloaded = daemon->not_reloaded;
     }
     free(daemon);
     return again;
@@ -641,6 +644,7 @@ static bool daemon_run_phase(const struct daemon_options *options, struct config
 
 int daemon_run(const struct daemon_options *options) {
     struct error error;
+    struct error not_reloaded = {0};
     struct config *config = NULL;
     int exit_code;
     log_open(LOG_INFO);
@@ -653,7 +657,7 @@ int daemon_run(const struct daemon_options *options) {
     log_open(config->log_level);
     (void)signal(SIGPIPE, SIG_IGN);
     daemon_raise_limits();
-    while (daemon_run_phase(options, config, &exit_code)) {
+    while (daemon_run_phase(options, config, &not_reloaded, &exit_code)) {
     }
     config_destroy(config);
     return exit_code;

@@ -45,7 +45,7 @@ CREATE TABLE steps (
 -- In meta also: store_id (16 random bytes, as in ballast.mark), groups (transactions so far),
 -- rows_step (of which step the rows for people below are).
 
--- The datasets that the job was begun with, in the config's order.
+-- The datasets that the job was begun with, in the config's order, then those that sections append.
 CREATE TABLE datasets (
     dataset     INTEGER PRIMARY KEY,
     name        TEXT NOT NULL,

@@ -343,12 +343,14 @@ static int statements_prepare(struct store *store, struct error *error) {
     return 0;
 }
 
+/* Those that are there stay as they are, but for what sections append. */
 static int datasets_put(struct store *store, const struct store_job *job, struct error *error) {
     sqlite3_stmt *statement = NULL;
-    int result = sqlite3_prepare_v2(store->db,
-                                    "INSERT INTO datasets (dataset, name, dtype, documents, "
-                                    "tokens, bin_bytes, fingerprint) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                                    -1, &statement, NULL);
+    int result = sqlite3_prepare_v2(
+        store->db,
+        "INSERT OR REPLACE INTO datasets (dataset, name, dtype, documents, "
+        "tokens, bin_bytes, fingerprint) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        -1, &statement, NULL);
     for (uint32_t i = 0; result == SQLITE_OK && i < job->dataset_count; i++) {
         const struct store_dataset *dataset = &job->datasets[i];
         (void)sqlite3_bind_int64(statement, 1, i);
@@ -545,7 +547,7 @@ int store_refuse_corpus(struct store *store, const struct store_dataset *dataset
         i++;
         result = sqlite3_step(statement);
     }
-    if (i > 0 && (result == SQLITE_DONE) != (i == count)) {
+    if (0 < i && i < count && result == SQLITE_DONE) {
         (void)snprintf(what, sizeof what, "the number of datasets differs: %u are here", count);
     }
     (void)sqlite3_finalize(statement);
@@ -566,7 +568,7 @@ static int compare_job(struct store *store, const struct store_job *job, struct 
         code = compare_history(store, text, job->plan_text, error);
     }
     if (code == 0 && memcmp(digest, job->job_digest, sizeof digest) != 0) {
-        code = store_refuse_corpus(store, job->datasets, job->dataset_count, error);
+        code = store_refuse_corpus(store, job->datasets, job->dataset_job_count, error);
     }
     free(text);
     return code;
@@ -949,12 +951,15 @@ uint64_t store_fork(const struct store *store) {
     return store->fork;
 }
 
-int store_put_history(struct store *store, const char *plan_text, struct error *error) {
+int store_put_history(struct store *store, const struct store_job *job, struct error *error) {
     assert(store->grouping && store->fork <= INT64_MAX);
     (void)sqlite3_bind_int64(store->statements[STATEMENT_FORGET], 1, (int64_t)store->fork);
     int code = store_run(store, STATEMENT_FORGET, "forget steps", error);
     if (code == 0) {
-        code = meta_put_text(store, "plan_text", plan_text, error);
+        code = meta_put_text(store, "plan_text", job->plan_text, error);
+    }
+    if (code == 0) {
+        code = datasets_put(store, job, error);
     }
     return group_end(store, code);
 }

@@ -47,10 +47,11 @@ struct store_dataset {
 /* Identity of a job, written at creation, compared at every open. */
 struct store_job {
     uint8_t job_digest[16];
-    const char *plan_text; /* config_plan_text */
-    const char *version;   /* of the writer */
-    const struct store_dataset *datasets;
+    const char *plan_text;                /* config_plan_text */
+    const char *version;                  /* of the writer */
+    const struct store_dataset *datasets; /* also those that a section appends */
     uint32_t dataset_count;
+    uint32_t dataset_job_count; /* of these from step 0 on: they alone are compared */
 };
 
 struct store_step {
@@ -95,8 +96,9 @@ int store_put_committed(struct store *store, uint64_t committed_step, struct err
 /* What waits in the newest state of the group, and its delays, as rows for people. */
 int store_put_rows(struct store *store, const struct plan_state *state, struct error *error);
 int store_put_generation(struct store *store, uint64_t generation, struct error *error);
-/* The job goes on by another history from store_fork on: rows from there on go. */
-int store_put_history(struct store *store, const char *plan_text, struct error *error);
+/* The job goes on by another history from store_fork on, with what that appends: rows from there on
+ * go. */
+int store_put_history(struct store *store, const struct store_job *job, struct error *error);
 /* Where the generation began, and who began it. */
 int store_put_generation_begin(struct store *store, uint64_t step, const char *by,
                                struct error *error);

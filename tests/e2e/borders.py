@@ -238,6 +238,14 @@ def test_sighup_with_sections_refuses_by_name_and_takes_what_it_may():
             if until is None and all(rank.process.poll() is not None for rank in ranks):
                 until = time.monotonic() + 0.5
         logs += [(d, rank.finish()) for d, rank in enumerate(ranks)]
+        wait_committed(world, 9)
+        with open(world.config_path, "w") as f:
+            f.write(text.replace("[from 9]", "[from 8]"))
+        world.daemon.send_signal(signal.SIGHUP)
+        world.wait_for(lambda: warnings(world) != [], "it is refused", 5)
+        seek(world, 5)  # to another mesh, where it is still so
+        assert any("restart" in w for w in warnings(world))
+        seek(world, 9)
         logs += work(world, 9, 11)
         check_batches(world, plans, logs)
         world.stop()
@@ -286,6 +294,31 @@ def test_a_node_with_another_section_file_has_other_digests_from_that_step_on():
         check_batches(other, planned(other, 12), work(other, 6, 8))
         for world in (one, other):
             world.stop()
+
+
+def test_a_node_joins_at_a_border_and_another_leaves_there():
+    leaving = [(4, {"parallel.dp": 1, "plan.micro_batches": 2, "node.replicas": "0"})]
+    joining = [(4, {"parallel.dp": 2, "node.replicas": "1"})]
+    with border_world(*leaving, parallel={"dp": 2}, node={"replicas": 1}) as world:
+        plans = planned(world, 6)
+        world.start()
+        check_batches(world, plans, [(1, world.rank(1, steps=4).finish())])
+        wait_committed(world, 4)
+        world.stop()
+    with border_world((4, {"parallel.dp": 2})) as old, border_world(*joining, node={"replicas": 0}) as new:
+        blob = os.path.join(old.dir, "blob")
+        old.start()
+        logs = work(old, 0, 4)
+        old.ctl("--socket", old.socket, "state", "export", blob, "--step", 4)
+        new.start()
+        new.ctl("--socket", new.socket, "state", "import", blob)
+        wait_committed(new, 4)
+        ranks = [old.rank(0, steps=2), new.rank(1, steps=2)]
+        logs += [(d, rank.finish()) for d, rank in enumerate(ranks)]
+        given = check_batches(new, planned(new, 6), logs)
+        assert len(given) == 6 * 4 and set(given.values()) == {1}
+        old.stop()
+        new.stop()
 
 
 if __name__ == "__main__":

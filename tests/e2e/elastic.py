@@ -7,6 +7,7 @@ import json
 import os
 import random
 
+from state import query
 from world import Oracle, World, digests, main, plan_digest, synthetic_documents, write_corpus
 
 MESHES = [(0, 8), (6, 4), (12, 6), (18, 8)]  # first step, dp; N = 24
@@ -170,6 +171,9 @@ def test_a_section_that_is_added_later_changes_what_is_not_committed():
         datasets = {d["dataset"] for p in plans.values() for m in p["micro_batches"] for d in m["documents"]}
         assert datasets == {0, 1, 2}
         world.stop()
+        named = {name for name, in query(world, "SELECT dataset FROM dataset_delays UNION "
+                                         "SELECT dataset FROM waiting_documents")}
+        assert named == {"a", "b", "new"}, named
         world.start()  # the same config again: nothing is planned anew
         assert world.live("status")["generation"] == 1
         world.stop()

@@ -26,7 +26,7 @@ def serve(world, steps):
 
 
 def query(world, text):
-    with sqlite3.connect(f"file:{world.state}/ballast.db?mode=ro", uri=True) as db:
+    with contextlib.closing(sqlite3.connect(f"file:{world.state}/ballast.db?mode=ro", uri=True)) as db:
         return db.execute(text).fetchall()
 
 

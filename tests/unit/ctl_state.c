@@ -52,7 +52,8 @@ static struct store *state_make(const struct world *world) {
     struct stream stream;
     struct store *store;
     struct store_dataset books;
-    struct store_job job = {.version = "test", .datasets = &books, .dataset_count = 1};
+    struct store_job job = {
+        .version = "test", .datasets = &books, .dataset_count = 1, .dataset_job_count = 1};
     uint8_t fingerprint[16];
     assert_int_equal(config_load(world_path(world, "job.conf"), NULL, 0, &config, &error), 0);
     assert_int_equal(catalog_open(config->datasets, config->dataset_count, &catalog, &error), 0);

@@ -380,7 +380,7 @@ static void a_history_may_change_behind_what_is_committed(void **state) {
     }
     assert_int_equal(store_open(dir, &job, &store, NULL), 0);
     assert_int_equal(store_begin(store, NULL), 0);
-    assert_int_equal(store_put_history(store, history, NULL), 0);
+    assert_int_equal(store_put_history(store, &job, NULL), 0);
     assert_int_equal(store_commit(store, NULL), 0);
     store_close(store);
     assert_int_equal(store_open(dir, &job, &store, NULL), 0);
@@ -765,11 +765,12 @@ static void another_corpus_is_refused_by_the_dataset_and_what_of_it(void **state
     struct store_dataset datasets[] = {
         {.name = "books", .dtype = 8, .documents = 10, .tokens = 300, .bin_bytes = 600},
         {.name = "web", .dtype = 8, .documents = 7, .tokens = 50, .bin_bytes = 100},
+        {.name = "more"},
     };
     struct store_job job = store_world_job;
     struct store *store = NULL;
     job.datasets = datasets;
-    job.dataset_count = 2;
+    job.dataset_count = job.dataset_job_count = 2;
     assert_int_equal(store_open(dir, &job, &store, NULL), 0);
     store_close(store);
     job.job_digest[0] ^= 1;
@@ -785,8 +786,10 @@ static void another_corpus_is_refused_by_the_dataset_and_what_of_it(void **state
     expect_refusal(&job, -EINVAL, "dataset 'books' there is 'code' here");
     datasets[0] = (struct store_dataset){
         .name = "books", .dtype = 8, .documents = 10, .tokens = 300, .bin_bytes = 600};
-    job.dataset_count = 1;
-    expect_refusal(&job, -EINVAL, "the number of datasets differs: 1 are here");
+    datasets[1] = (struct store_dataset){
+        .name = "web", .dtype = 8, .documents = 7, .tokens = 50, .bin_bytes = 100};
+    job.dataset_count = job.dataset_job_count = 3;
+    expect_refusal(&job, -EINVAL, "the number of datasets differs: 3 are here");
 }
 
 static void a_truncated_file_is_refused_at_any_length(void **state) {

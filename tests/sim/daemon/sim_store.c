@@ -236,9 +236,9 @@ int store_put_rows(struct store *store, const struct plan_state *state, struct e
 }
 
 /* No case changes its history. */
-int store_put_history(struct store *store, const char *plan_text, struct error *error) {
+int store_put_history(struct store *store, const struct store_job *job, struct error *error) {
     (void)store;
-    (void)plan_text;
+    (void)job;
     return error_set(error, -ENOSYS, "not simulated");
 }
 
