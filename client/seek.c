@@ -10,9 +10,14 @@
  * twice is joining the generation that the first one opened. */
 static int seek_call(struct ballast *client, const char *method, const ProtobufCMessage *request,
                      const ProtobufCMessageDescriptor *type, ProtobufCMessage **response) {
+    int code = client_enter(client);
+    if (code < 0) {
+        return code;
+    }
+    arena_reset(&client->event);
     for (;;) {
         struct error failure = {0};
-        int code = link_advance(&client->link, DEADLINE_NEVER, &client->error);
+        code = link_advance(&client->link, DEADLINE_NEVER, &client->error);
         if (code < 0) {
             return code;
         }
@@ -54,15 +59,10 @@ static void seek_place(struct ballast *client, uint64_t step, uint64_t generatio
 int ballast_seek(struct ballast *client, uint64_t step, uint64_t generation) {
     Ballast__V1__SeekRequest request = BALLAST__V1__SEEK_REQUEST__INIT;
     ProtobufCMessage *message = NULL;
-    int code = client_enter(client);
-    if (code < 0) {
-        return code;
-    }
-    arena_reset(&client->event);
     request.step = step;
     request.generation = generation;
-    code = seek_call(client, "Seek", &request.base, &ballast__v1__seek_response__descriptor,
-                     &message);
+    int code = seek_call(client, "Seek", &request.base, &ballast__v1__seek_response__descriptor,
+                         &message);
     if (code == 0) {
         const Ballast__V1__SeekResponse *response = (const Ballast__V1__SeekResponse *)message;
         seek_place(client, response->next_step, response->generation, &response->plan_digest);
@@ -73,15 +73,10 @@ int ballast_seek(struct ballast *client, uint64_t step, uint64_t generation) {
 int ballast_import(struct ballast *client, const void *state, size_t bytes, uint64_t generation) {
     Ballast__V1__ImportRequest request = BALLAST__V1__IMPORT_REQUEST__INIT;
     ProtobufCMessage *message = NULL;
-    int code = client_enter(client);
-    if (code < 0) {
-        return code;
-    }
-    arena_reset(&client->event);
     request.state = (ProtobufCBinaryData){bytes, (uint8_t *)state};
     request.generation = generation;
-    code = seek_call(client, "Import", &request.base, &ballast__v1__import_response__descriptor,
-                     &message);
+    int code = seek_call(client, "Import", &request.base, &ballast__v1__import_response__descriptor,
+                         &message);
     if (code == 0) {
         const Ballast__V1__ImportResponse *response = (const Ballast__V1__ImportResponse *)message;
         seek_place(client, response->next_step, response->generation, &response->plan_digest);
@@ -92,14 +87,9 @@ int ballast_import(struct ballast *client, const void *state, size_t bytes, uint
 int ballast_export(struct ballast *client, uint64_t step, const void **state, size_t *bytes) {
     Ballast__V1__ExportRequest request = BALLAST__V1__EXPORT_REQUEST__INIT;
     ProtobufCMessage *message = NULL;
-    int code = client_enter(client);
-    if (code < 0) {
-        return code;
-    }
-    arena_reset(&client->event);
     request.step = step;
-    code = seek_call(client, "Export", &request.base, &ballast__v1__export_response__descriptor,
-                     &message);
+    int code = seek_call(client, "Export", &request.base, &ballast__v1__export_response__descriptor,
+                         &message);
     if (code == 0) {
         const Ballast__V1__ExportResponse *response = (const Ballast__V1__ExportResponse *)message;
         *state = response->state.data;

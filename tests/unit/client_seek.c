@@ -116,23 +116,28 @@ static void after_a_seek_the_next_batch_is_the_first_of_its_step(void **state) {
     finish(client);
 }
 
-static void die_before_the_answer(struct fake *at) {
-    uint32_t call;
-    (void)world_serve(at, &memory, 3, 0, 4);
-    (void)fake_request(at, "Seek", &ballast__v1__seek_request__descriptor, &call);
-    fake_hang_up(at);
+/* The daemon is back in generation 2, which somebody began at step 1, and is sought there. */
+static void come_back(struct fake *at, const char *by) {
     Ballast__V1__HelloResponse hello;
     fake_accept(at);
     world_hello_init(&hello, at);
     hello.generation = 2;
     hello.generation_step = 1;
-    hello.generation_by = (char *)"rank dp 0";
+    hello.generation_by = (char *)by;
     world_greet(at, &hello);
     world_pass(at, &memory);
     answer_seek(at, 1, 2);
     uint32_t stream = serve_again(at, 1, 4);
     world_send_batch(at, stream, &memory, 1, 0);
     receive_until_gone(at);
+}
+
+static void die_before_the_answer(struct fake *at) {
+    uint32_t call;
+    (void)world_serve(at, &memory, 3, 0, 4);
+    (void)fake_request(at, "Seek", &ballast__v1__seek_request__descriptor, &call);
+    fake_hang_up(at);
+    come_back(at, "rank dp 0");
 }
 
 static void a_seek_whose_answer_was_lost_is_asked_again(void **state) {
@@ -146,21 +151,10 @@ static void a_seek_whose_answer_was_lost_is_asked_again(void **state) {
 
 /* Another rank has sought step 1; the daemon ends the stream, and later greets in generation 2. */
 static void move_on(struct fake *at) {
-    Ballast__V1__HelloResponse hello;
     uint32_t stream = world_serve(at, &memory, 3, 0, 4);
     fake_refuse(at, stream, STATUS_ABORTED, "rank dp 0, pp 0, cp 1, tp 0 sought step 1");
     receive_until_gone(at);
-    fake_accept(at);
-    world_hello_init(&hello, at);
-    hello.generation = 2;
-    hello.generation_step = 1;
-    hello.generation_by = (char *)"rank dp 0, pp 0, cp 1, tp 0";
-    world_greet(at, &hello);
-    world_pass(at, &memory);
-    answer_seek(at, 1, 2);
-    stream = serve_again(at, 1, 4);
-    world_send_batch(at, stream, &memory, 1, 0);
-    receive_until_gone(at);
+    come_back(at, "rank dp 0, pp 0, cp 1, tp 0");
 }
 
 static void a_rank_that_was_left_behind_is_told_until_it_seeks_too(void **state) {
