@@ -137,6 +137,7 @@ struct ballast_batch {
     uint32_t group_rank;    /* this rank's place in its context-parallel group */
     uint32_t group_ranks;
     const struct ballast_shard *shards; /* of the group's ranks, in order */
+    uint32_t exchange;                  /* number of ballast.proto's Exchange */
 };
 
 /* How long a micro-batch took on this rank, forward and backward; 0 is not measured. */
@@ -216,6 +217,22 @@ int64_t ballast_order(const struct ballast_batch *batch, int32_t *order, size_t 
  * `order`. Returns how many, the last of the key side's sums; -ENOBUFS, -ERANGE. */
 int64_t ballast_key_index(const struct ballast_batch *batch, const int32_t *order, int32_t *index,
                           size_t capacity);
+
+/* A run of rows of one document, both K and V, that one rank of the group sends another. */
+struct ballast_key_run {
+    uint32_t document;
+    uint32_t start;  /* first key, from the start of the document part */
+    uint32_t length; /* never 0 */
+    uint32_t row;    /* first row in the sender's arrays */
+};
+
+/* What rank `reader` of the group needs of rank `owner`'s keys, in the order of the owner's rows,
+ * where only needed keys are exchanged (batch->exchange). Both compute the same list, so that what
+ * one sends is what the other receives: a v-collective's count is the sum of lengths, and a rank that
+ * neither sends nor receives still takes part. Returns the runs, at most the owner's fragments;
+ * -ENOBUFS, -EINVAL for ranks that are none or the same. */
+int ballast_key_runs(const struct ballast_batch *batch, uint32_t reader, uint32_t owner,
+                     struct ballast_key_run *runs, size_t capacity);
 
 /* The forms of stock attention implementations. Each refuses with -EOPNOTSUPP a batch that it
  * cannot express, with the reason in `why` (`why_bytes` long; NULL with 0: not wanted). -ENOBUFS,

@@ -144,6 +144,49 @@ int64_t ballast_key_index(const struct ballast_batch *batch, const int32_t *orde
     return (int64_t)keys;
 }
 
+/* Where the shard's rows of the document at fragments[*at] end; moves *at behind them. */
+static uint64_t varlen_end(const struct ballast_shard *shard, uint32_t *at) {
+    uint32_t document = shard->fragments[*at].document;
+    uint64_t end = 0;
+    for (; *at < shard->fragment_count && shard->fragments[*at].document == document; (*at)++) {
+        uint64_t own = (uint64_t)shard->fragments[*at].start + shard->fragments[*at].length;
+        end = own > end ? own : end;
+    }
+    return end;
+}
+
+/* Documents ascend in both shards, so one walk over both finds all. */
+int ballast_key_runs(const struct ballast_batch *batch, uint32_t reader, uint32_t owner,
+                     struct ballast_key_run *runs, size_t capacity) {
+    if (reader >= batch->group_ranks || owner >= batch->group_ranks || reader == owner) {
+        return -EINVAL;
+    }
+    const struct ballast_shard *from = &batch->shards[owner];
+    uint32_t count = 0;
+    uint32_t at = 0;
+    for (uint32_t own = 0; own < batch->shards[reader].fragment_count;) {
+        uint32_t document = batch->shards[reader].fragments[own].document;
+        uint64_t end = varlen_end(&batch->shards[reader], &own);
+        for (; at < from->fragment_count && from->fragments[at].document <= document; at++) {
+            const struct ballast_fragment *fragment = &from->fragments[at];
+            if (fragment->document != document || fragment->start >= end) {
+                continue;
+            }
+            if (count == capacity) {
+                return -ENOBUFS;
+            }
+            uint64_t length = end - fragment->start;
+            runs[count++] = (struct ballast_key_run){
+                .document = document,
+                .start = fragment->start,
+                .length = length < fragment->length ? (uint32_t)length : fragment->length,
+                .row = fragment->row,
+            };
+        }
+    }
+    return (int)count;
+}
+
 __attribute__((format(printf, 3, 4))) static int varlen_refuse(char *why, size_t why_bytes,
                                                                const char *format, ...) {
     va_list arguments;

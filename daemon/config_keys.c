@@ -497,6 +497,19 @@ static const struct config_key keys[] = {
      .plan = true,
      .elastic = true},
     {.section = "sharding",
+     .name = "exchange",
+     .fallback = "all-gather",
+     .unit = "",
+     .reason =
+         "Which K and V rows the ranks of a group exchange: all of the micro-batch, or those "
+         "that a\n"
+         "rank's queries see; then the wait for them, at model.link_gbps, counts in the choice.",
+     .kind = &kind_choice,
+     .words = "all-gather|needed-only",
+     FIELD(plan.keys_needed_only),
+     .plan = true,
+     .elastic = true},
+    {.section = "sharding",
      .name = "fragments_max",
      .fallback = "65536",
      .unit = "fragments",
@@ -525,9 +538,9 @@ static const struct config_key keys[] = {
      .name = "head_shards",
      .fallback = "auto",
      .unit = "shards",
-     .reason =
-         "Pieces that the heads are cut into, each of which may be computed elsewhere; auto is the\n"
-         "most of 4, 2 and 1 that divide the K/V heads of a tensor-parallel rank.",
+     .reason = "Pieces that the heads are cut into, each of which may be computed elsewhere; auto "
+               "is the\n"
+               "most of 4, 2 and 1 that divide the K/V heads of a tensor-parallel rank.",
      .kind = &kind_count,
      .words = "auto",
      .min = 1,
@@ -676,6 +689,19 @@ static const struct config_key keys[] = {
      .min = 1,
      .max = 1000000000,
      FIELD(plan.model.memory_bytes_per_us),
+     .plan = true,
+     .elastic = true},
+    {.section = "model",
+     .name = "link_gbps",
+     .fallback = "330",
+     .unit = "GB/s",
+     .reason = "Rate at which a rank receives K and V that attention waits for, with "
+               "sharding.exchange =\n"
+               "needed-only; 0 leaves them out of predicted times.",
+     .kind = &kind_decimal,
+     .min = 1,
+     .max = 1000000000,
+     FIELD(plan.model.link_bytes_per_us),
      .plan = true,
      .elastic = true},
     {.section = "model",

@@ -7,6 +7,7 @@
 #include "packer/order.h"
 #include "planner/balance.h"
 #include "planner/replicas.h"
+#include "sharding/keys.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -109,9 +110,10 @@ static struct step_plan *compose_create(struct planner *p, uint64_t fragments) {
 }
 
 static enum exchange compose_exchange(const struct planner *p, enum layout layout) {
-    return p->options.pools.size > 0  ? EXCHANGE_NONE
-           : layout == LAYOUT_ULYSSES ? EXCHANGE_ALL_TO_ALL
-                                      : EXCHANGE_ALL_GATHER;
+    return p->options.pools.size > 0     ? EXCHANGE_NONE
+           : layout == LAYOUT_ULYSSES    ? EXCHANGE_ALL_TO_ALL
+           : p->options.keys_needed_only ? EXCHANGE_NEEDED_ONLY
+                                         : EXCHANGE_ALL_GATHER;
 }
 
 /* Rank `rank`'s fragments of what was dealt, at plan->fragments[begin]. */
@@ -133,7 +135,11 @@ static struct rank_shard compose_shard(struct planner *p, struct step_plan *plan
     }
     assert(rows <= shard.rows);
     shard.pad_rows = shard.rows - rows;
-    shard.kv_rows_in = micro_batch->exchange == EXCHANGE_ALL_GATHER ? (cp - 1) * shard.rows : 0;
+    if (micro_batch->exchange == EXCHANGE_ALL_GATHER) {
+        shard.kv_rows_in = (cp - 1) * shard.rows;
+    } else if (micro_batch->exchange == EXCHANGE_NEEDED_ONLY) {
+        shard.kv_rows_in = keys_needed(fragments, shard.fragment_count);
+    }
     return shard;
 }
 

@@ -334,6 +334,18 @@ static uint32_t options_heads(const struct plan_options *options, uint32_t heads
     return heads < options->tp ? 1 : heads / options->tp;
 }
 
+/* K and V of a row, as bf16: fetched forward, again backward, and their gradients sent back. */
+static void options_resolve_layouts(struct plan_options *options) {
+    const uint64_t passes = 3;
+    const uint64_t pair_bytes = 4;
+    const uint64_t ps_per_us = 1000000;
+    uint64_t link = options->keys_needed_only ? options->model.link_bytes_per_us : 0;
+    uint64_t bytes = passes * pair_bytes * options->model.head_dim *
+                     options_heads(options, options->model.kv_heads);
+    options->layouts.key_row_ps = link > 0 ? (uint64_t)((unsigned __int128)bytes * ps_per_us / link)
+                                           : 0;
+}
+
 static int options_check_layouts(const struct plan_options *options, struct error *error) {
     struct tile_model heads = {.q_heads = options_heads(options, options->model.q_heads),
                                .kv_heads = options_heads(options, options->model.kv_heads)};
@@ -558,6 +570,7 @@ int plan_options_resolve(struct plan_options *options, struct error *error) {
                                             : options_check_variable(&resolved, error);
     }
     if (code == 0) {
+        options_resolve_layouts(&resolved);
         options_resolve_step_tokens(&resolved);
         options_resolve_bands(&resolved);
         code = options_check_bands(&resolved.bands, error);

@@ -57,7 +57,7 @@ struct rank_shard {
     uint64_t pad_rows;     /* the rank's last rows */
     uint64_t pairs;        /* exact, one head */
     uint64_t predicted_ns; /* attention per layer, forward + backward */
-    uint64_t kv_rows_in;   /* (CP-1) * rows for all-gather */
+    uint64_t kv_rows_in;   /* (CP-1) * rows for all-gather, keys_needed for needed-only, else 0 */
 };
 
 struct micro_batch {

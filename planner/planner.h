@@ -110,7 +110,8 @@ struct plan_options {
     uint32_t refine_gap_ppm; /* a packing is refined until its heaviest micro-batch is as near to
                                 what no packing can beat; REFINE_NOT */
     enum loss_denominator loss_denominator;
-    struct layout_options layouts;
+    struct layout_options layouts; /* key_row_ps is set */
+    bool keys_needed_only;         /* exchange K and V of the rows that ranks need, no others */
     struct pools_options pools;
     struct model_options model;
     struct plan_bounds bounds; /* {0} in the first section; resolving leaves it */

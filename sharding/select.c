@@ -4,6 +4,8 @@
  * it is strictly better: that is the last tie-break. */
 #include "sharding/select.h"
 
+#include "sharding/keys.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -24,7 +26,8 @@ size_t layout_dealer_bytes(const struct layout_options *options, uint32_t docume
 
 void layout_dealer_init(struct layout_dealer *dealer, void *memory,
                         const struct layout_options *options, uint32_t documents_max, uint32_t cp) {
-    *dealer = (struct layout_dealer){.cp = cp, .scratch = memory};
+    *dealer = (struct layout_dealer){
+        .cp = cp, .key_row_ps = options->key_row_ps, .scratch = memory};
     spread_init(&dealer->spread, (uint8_t *)memory + layout_scratch_bytes(documents_max),
                 documents_max, cp, layout_spread_max(options));
 }
@@ -113,7 +116,8 @@ static bool layout_price(struct layout_dealer *dealer, enum layout layout, uint3
         if (layout == LAYOUT_ULYSSES) {
             rank_ps[rank] = rank > 0 ? rank_ps[0] : layout_rank_ps(dealer, 0);
         } else {
-            rank_ps[rank] = tile_cost_ps(dealer->model, fragments, count);
+            rank_ps[rank] = tile_cost_ps(dealer->model, fragments, count) +
+                            keys_needed(fragments, count) * dealer->key_row_ps;
         }
         out->slowest_ps = rank_ps[rank] > out->slowest_ps ? rank_ps[rank] : out->slowest_ps;
     }

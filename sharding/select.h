@@ -3,6 +3,8 @@
  * WLB-LLM section 5.3 with the tile model: every allowed candidate is priced, the smallest slowest
  * rank wins, exact ties go to fewer fragments, then to the lower layout number, then to the lower
  * level of layouts that have them (spread.h).
+ * Where only needed keys are exchanged, and the link's rate is known, a rank's price includes what
+ * it waits for them.
  * Ulysses is a candidate where every rank gets as many query heads, and K/V heads or one that it
  * shares with others. Its price is that of all documents, whole, on a rank's heads. */
 #ifndef BALLAST_SHARDING_SELECT_H
@@ -40,11 +42,14 @@ struct layout_options {
     uint32_t allowed;       /* bit (1 << layout) for each allowed layout; at least one */
     uint32_t fragments_max; /* candidates with more fragments over all ranks are not considered;
                                if none is left, per-sequence is used whatever its count */
+    uint64_t key_row_ps;    /* that a row of K and V adds to the rank that needs it of another, one
+                               layer, forward + backward; 0: the exchange is not priced */
 };
 
 /* What dealing needs; one sequence and one layout at a time. */
 struct layout_dealer {
     uint32_t cp;
+    uint64_t key_row_ps;
     enum layout layout; /* of the last deal */
     const struct packed_sequence *sequence;
     const struct tile_model *model;

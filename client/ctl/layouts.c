@@ -90,7 +90,8 @@ static void window_add(struct layouts_run *run, const struct packed_sequence *se
     layout_select(&run->plan->layouts, sequence, &run->model, &run->dealer, run->rank_ps, &choice);
     row_add(run, &rows[count - 1], sequence, &choice);
     for (size_t i = 0; i + 1 < count; i++) {
-        struct layout_options alone = {1u << rows[i].layout, UINT32_MAX};
+        struct layout_options alone = {.allowed = 1u << rows[i].layout,
+                                       .fragments_max = UINT32_MAX};
         rows[i].chosen += choice.layout == rows[i].layout;
         struct layout_choice single;
         layout_select(&alone, sequence, &run->model, &run->dealer, run->rank_ps, &single);
@@ -139,7 +140,8 @@ static int run_init(struct layouts_run *run, const struct trial *trial, uint64_t
     }
     uint32_t most = documents_max(&run->windows);
     run->model = work.tiles;
-    run->every = (struct layout_options){LAYOUTS_ALLOWED, 2 * most * plan->cp + plan->cp};
+    run->every = (struct layout_options){LAYOUTS_ALLOWED, 2 * most * plan->cp + plan->cp,
+                                         plan->layouts.key_row_ps};
     run->memory = malloc(layout_dealer_bytes(&run->every, most, plan->cp));
     run->rank_ps = calloc(2 * (size_t)plan->cp, sizeof *run->rank_ps);
     if (run->memory == NULL || run->rank_ps == NULL) {

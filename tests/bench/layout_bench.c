@@ -57,7 +57,7 @@ static double sort_us(uint64_t *words, uint64_t count) {
 }
 
 static void measure(struct figures *figures, const struct windows *windows) {
-    struct layout_options options = {LAYOUTS_ALLOWED & ~(1u << LAYOUT_ULYSSES), 65536};
+    struct layout_options options = {LAYOUTS_ALLOWED & ~(1u << LAYOUT_ULYSSES), 65536, 0};
     uint32_t documents_max = windows->begins[windows->count];
     struct layout_dealer dealer;
     struct tile_model model;

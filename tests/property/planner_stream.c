@@ -3,6 +3,7 @@
  * alone. */
 #include "planner/balance.h"
 #include "planner_world.h"
+#include "sharding/keys.h"
 #include "pool_world.h"
 #include "splitmix.h"
 
@@ -150,7 +151,11 @@ static void check_shards(const struct world *world, const struct step_plan *plan
     for (uint32_t rank = 0; rank < plan->cp; rank++) {
         const struct rank_shard *shard = &plan->shards[micro_batch->shard_begin + rank];
         WORLD_CHECK(world, shard->rows * plan->cp == micro_batch->tokens + micro_batch->pad_tokens);
-        uint64_t kv_rows_in = plan->pool_count > 0 ? 0 : (plan->cp - 1) * shard->rows;
+        uint64_t kv_rows_in = plan->pool_count > 0 ? 0
+                              : micro_batch->exchange == EXCHANGE_NEEDED_ONLY
+                                  ? keys_needed(plan->fragments + shard->fragment_begin,
+                                                shard->fragment_count)
+                                  : (plan->cp - 1) * shard->rows;
         WORLD_CHECK(world, shard->kv_rows_in == kv_rows_in);
         uint64_t own = shard->pad_rows;
         for (uint32_t i = 0; i < shard->fragment_count; i++) {

@@ -167,6 +167,8 @@ static void world_make_policy(struct world *world, uint64_t seed, enum policy po
     options->refine_gap_ppm = seed % 2 == 0 ? 100 : REFINE_NOT;
     options->loss_denominator = splitmix_between(&dice, LOSS_CONSTANT, LOSS_LABEL_TOKENS);
     options->layouts.allowed = splitmix_between(&dice, 1, 15) << LAYOUT_PER_SEQUENCE;
+    options->keys_needed_only = splitmix_between(&dice, 0, 2) == 0;
+    options->model.link_bytes_per_us = splitmix_between(&dice, 0, 1) * 50000;
     options->model.cost_linear = splitmix_between(&dice, 0, 1) == 0 ? 0 : 8;
     if (pools) {
         world_make_pools(options, seed);

@@ -1,4 +1,5 @@
 /* The chosen layout against a plain reading of the rule, on random sequences. */
+#include "sharding/keys.h"
 #include "sharding/select.h"
 
 #include "splitmix.h"
@@ -37,7 +38,8 @@ static struct layout_candidate literal_price(const struct world *world,
     for (uint32_t rank = 0; rank < world->cp; rank++) {
         uint32_t count;
         const struct fragment *fragments = layout_dealt(dealer, rank, &count);
-        uint64_t cost_ps = tile_cost_ps(&world->model, fragments, count);
+        uint64_t cost_ps = tile_cost_ps(&world->model, fragments, count) +
+                           keys_needed(fragments, count) * world->options.key_row_ps;
         candidate.fragments += count;
         candidate.slowest_ps = cost_ps > candidate.slowest_ps ? cost_ps : candidate.slowest_ps;
         rank_ps[rank] = cost_ps;
@@ -78,6 +80,7 @@ static void world_draw(struct world *world, uint64_t *random) {
     world->options.fragments_max = splitmix_between(random, 0, 3) == 0
                                        ? splitmix_between(random, 0, 300)
                                        : UINT32_MAX;
+    world->options.key_row_ps = splitmix_between(random, 0, 1) * splitmix_between(random, 0, 99999);
     world->cp = splitmix_between(random, 1, CP_MAX);
     world->sequence = (struct packed_sequence){.lengths = world->lengths};
     world->sequence.documents = splitmix_between(random, 0, DOCUMENTS_MAX);
@@ -150,7 +153,7 @@ static void selector_prices_ulysses_by_its_heads(void **state) {
     const uint32_t lengths[] = {100000, 31072};
     struct packed_sequence sequence = {lengths, 2, 131072, 0};
     struct fragment whole[] = {{0, 0, 100000}, {1, 0, 31072}};
-    struct layout_options options = {LAYOUTS_ALLOWED, UINT32_MAX};
+    struct layout_options options = {LAYOUTS_ALLOWED, UINT32_MAX, 0};
     const uint32_t kv_heads[] = {8, 4, 2, 1, 3, 6};
     for (uint32_t i = 0; i < 6; i++) {
         struct tile_model model;

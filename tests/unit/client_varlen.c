@@ -1,6 +1,7 @@
 /* What stock attention kernels are told of a batch, against plain loops over all rows: random
  * documents in the layouts that follow from lengths alone. */
 #include "client/ballast.h"
+#include "sharding/keys.h"
 #include "sharding/layout.h"
 
 #include <errno.h>
@@ -157,6 +158,47 @@ static void expect_keys(struct sample *sample, const int32_t *order) {
     }
 }
 
+/* Every key that a rank sees and does not own comes from its owner, once, and nothing else. */
+static void expect_runs(struct sample *sample, const int32_t *order) {
+    static uint8_t wanted[ROWS_MAX];
+    struct ballast_key_run runs[FRAGMENTS_MAX];
+    struct fragment own[FRAGMENTS_MAX];
+    uint32_t reader = sample->batch.group_rank;
+    uint64_t sent = 0;
+    memset(wanted, 0, sizeof wanted);
+    for (uint32_t i = 0; i < sample->batch.fragment_count; i++) {
+        struct ballast_fragment fragment = sample->batch.fragments[i];
+        own[i] = (struct fragment){fragment.document, fragment.start, fragment.length};
+        memset(wanted + begin_of_document(sample, fragment.document), 1,
+               fragment.start + fragment.length);
+    }
+    for (uint32_t owner = 0; owner < sample->batch.group_ranks; owner++) {
+        int count = owner == reader
+                        ? 0
+                        : ballast_key_runs(&sample->batch, reader, owner, runs, FRAGMENTS_MAX);
+        assert_true(count >= 0 && count <= (int)sample->shards[owner].fragment_count);
+        for (int i = 0; i < count; i++) {
+            assert_true(runs[i].length > 0);
+            for (uint32_t k = 0; k < runs[i].length; k++, sent++) {
+                uint32_t row = begin_of_document(sample, runs[i].document) + runs[i].start + k;
+                assert_int_equal(wanted[row]++, 1);
+                assert_int_equal(order[row], owner * sample->shards[owner].rows + runs[i].row + k);
+            }
+        }
+        if (count > 0) {
+            assert_int_equal(
+                ballast_key_runs(&sample->batch, reader, owner, runs, (size_t)count - 1), -ENOBUFS);
+        }
+    }
+    assert_int_equal(sent, keys_needed(own, sample->batch.fragment_count));
+    for (uint32_t row = 0; row < sample->sequence.tokens; row++) {
+        bool mine = (uint32_t)order[row] / sample->batch.rows == reader;
+        assert_int_equal(wanted[row] == 1, wanted[row] > 0 && mine);
+    }
+    assert_int_equal(ballast_key_runs(&sample->batch, reader, reader, runs, FRAGMENTS_MAX),
+                     -EINVAL);
+}
+
 static void order_and_keys_are_those_of_every_row(void **state) {
     (void)state;
     static struct sample sample;
@@ -173,6 +215,7 @@ static void order_and_keys_are_those_of_every_row(void **state) {
             assert_int_equal(ballast_order(&sample.batch, order, rows - 1), -ENOBUFS);
             expect_order(&sample, order, rows);
             expect_keys(&sample, order);
+            expect_runs(&sample, order);
         }
     }
     sample.shards[0].pad_rows++;
