@@ -99,6 +99,7 @@ struct ballast_exchange_sizes {
     uint64_t bytes_out; /* likewise, to others */
 };
 
+/* One call at a time: it holds the counts of the call in hand. */
 struct ballast_exchange;
 
 /* O((homes + works) log (homes + works) + transfers). Borrows nothing. `out` is untouched on
@@ -186,6 +187,21 @@ int ballast_board_init(void *board, uint32_t ranks, size_t window_bytes,
 /* Once per rank and board. */
 int ballast_transport_board(struct ballast_transport **out, void *board, uint32_t rank,
                             uint32_t deadline_ms, struct ballast_attn_error *error);
+
+/* Between GPUs, over NCCL (libnccl.so.2 of the machine, 2.7 or newer): variable counts are sends
+ * and receives in one group. Memory and streams are those of the calling thread's CUDA context,
+ * which is to be current in every call. Transfers go on a stream of the transport's own. Counts are
+ * not compared here, and ranks that disagree would hang: hence ballast_exchange_agree, whose gather
+ * gives up after the deadline. */
+#define BALLAST_NCCL_ID_BYTES 128u
+
+/* On one rank; all get it by other means. */
+int ballast_nccl_id(uint8_t id[BALLAST_NCCL_ID_BYTES], struct ballast_attn_error *error);
+
+/* A collective. */
+int ballast_transport_nccl(struct ballast_transport **out, const uint8_t id[BALLAST_NCCL_ID_BYTES],
+                           uint32_t rank, uint32_t ranks, uint32_t deadline_ms,
+                           struct ballast_attn_error *error);
 
 /* ---- The exchange of a layer. */
 
