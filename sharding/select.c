@@ -103,8 +103,9 @@ uint64_t layout_forward_ps(struct layout_dealer *dealer, uint32_t rank) {
     return tile_loads_forward_ps(&model, &loads);
 }
 
+/* False when it cannot be dealt, or some rank takes longer than `limit_ps`. */
 static bool layout_price(struct layout_dealer *dealer, enum layout layout, uint32_t level,
-                         uint64_t *rank_ps, struct layout_candidate *out) {
+                         uint64_t limit_ps, uint64_t *rank_ps, struct layout_candidate *out) {
     *out = (struct layout_candidate){.layout = layout, .level = level};
     if (!layout_deal(dealer, layout, level)) {
         return false;
@@ -116,10 +117,15 @@ static bool layout_price(struct layout_dealer *dealer, enum layout layout, uint3
         if (layout == LAYOUT_ULYSSES) {
             rank_ps[rank] = rank > 0 ? rank_ps[0] : layout_rank_ps(dealer, 0);
         } else {
-            rank_ps[rank] = tile_cost_ps(dealer->model, fragments, count) +
-                            keys_needed(fragments, count) * dealer->key_row_ps;
+            rank_ps[rank] = tile_cost_ps(dealer->model, fragments, count);
+            if (dealer->key_row_ps > 0) {
+                rank_ps[rank] += keys_needed(fragments, count) * dealer->key_row_ps;
+            }
         }
         out->slowest_ps = rank_ps[rank] > out->slowest_ps ? rank_ps[rank] : out->slowest_ps;
+        if (out->slowest_ps > limit_ps) {
+            return false;
+        }
     }
     return true;
 }
@@ -144,7 +150,8 @@ static void layout_offer(struct layout_dealer *dealer, enum layout layout, uint3
             spread_repeats(&dealer->spread, (struct spread_rule){layout, level})) {
             continue;
         }
-        if (!layout_price(dealer, layout, level, rank_ps + dealer->cp, &candidate) ||
+        uint64_t limit_ps = best != NULL ? best->slowest_ps : UINT64_MAX;
+        if (!layout_price(dealer, layout, level, limit_ps, rank_ps + dealer->cp, &candidate) ||
             candidate.fragments > fragments_max) {
             continue;
         }
@@ -186,7 +193,7 @@ void layout_settle(enum layout layout, const struct packed_sequence *sequence,
     assert(spread_levels(layout) == 0);
     layout_begin(dealer, sequence, model);
     *out = (struct layout_choice){.layout = layout, .candidate_count = 1};
-    (void)layout_price(dealer, layout, 0, rank_ps, &out->candidates[0]);
+    (void)layout_price(dealer, layout, 0, UINT64_MAX, rank_ps, &out->candidates[0]);
 }
 
 uint64_t layout_bound_ps(const struct packed_sequence *sequence, const struct tile_model *model,

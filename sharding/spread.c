@@ -8,6 +8,7 @@
 
 #define BORDER_ROWS 128u
 #define WORK_BITS   48u /* of a sequence's total, at most; what is cut weighs more */
+#define FEW_KEYS    32u /* are sorted faster by insertion */
 #define NONE        UINT32_MAX
 
 typedef unsigned __int128 u128;
@@ -96,7 +97,22 @@ static void spread_sink(struct spread_key *keys, uint32_t count, uint32_t at) {
     keys[at] = sinking;
 }
 
+static void spread_insert(struct spread_key *keys, uint32_t count) {
+    for (uint32_t i = 1; i < count; i++) {
+        struct spread_key next = keys[i];
+        uint32_t at = i;
+        for (; at > 0 && spread_before(&next, &keys[at - 1]); at--) {
+            keys[at] = keys[at - 1];
+        }
+        keys[at] = next;
+    }
+}
+
 static void spread_sort(struct spread_key *keys, uint32_t count) {
+    if (count <= FEW_KEYS) {
+        spread_insert(keys, count);
+        return;
+    }
     for (uint32_t i = count / 2; i > 0; i--) {
         spread_sink(keys, count, i - 1);
     }
