@@ -16,7 +16,8 @@
  *
  *     D(0); for i: wait D(i); start D(i + 1); start R(i - 1); compute i;  then R(M - 1)
  *
- * K/V heads travel with the first chunk that sees them, their gradients with the last.
+ * K/V heads travel with the first chunk that sees them, their gradients with the last. Keys always
+ * come from their home; a plan whose pools pass them on along a chain runs all the same.
  *
  *     ballast_exchange_create(&exchange, &options, &error);      // once per plan
  *     ballast_exchange_agree(exchange, transport, &error);       // once per plan
@@ -45,7 +46,10 @@ extern "C" {
 #define BALLAST_EXCHANGE_DIGEST_BYTES 16u
 
 /* Rows [start, start + rows) of a document live at `rank`. A rank's own rows are its homes in the
- * order of the list; pad rows come after them. */
+ * order of the list; pad rows come after them. The fragments of all shards of a batch, shard by
+ * shard, are such a list; with all heads they are its works too, but for Ulysses, where every rank
+ * computes all documents for its part of the heads. A pool's works are its tiles, a piece of the
+ * rows of each document that it holds, for one shard of the heads. */
 struct ballast_exchange_home {
     uint32_t document; /* any number; one for each document part of the group's sequences */
     uint32_t start;

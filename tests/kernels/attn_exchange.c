@@ -142,6 +142,38 @@ static void a_pool_moves_what_its_plan_says(void **state) {
     assert_true(bytes > 0);
 }
 
+/* K and V rows from other ranks are those that the plan counts for each. */
+static void check_rows_in(void *context, const struct step_plan *plan) {
+    const struct micro_batch *micro_batch = &plan->micro_batches[0];
+    struct exchange_group group;
+    exchange_group_init(&group, plan, micro_batch, EXCHANGE_Q_HEADS, EXCHANGE_KV_HEADS);
+    assert_int_equal(micro_batch->exchange, EXCHANGE_NEEDED_ONLY);
+    for (uint32_t rank = 0; rank < group.ranks; rank++) {
+        struct ballast_exchange *exchange;
+        struct ballast_exchange_options options = exchange_group_options(
+            &group, rank, 1, BALLAST_EXCHANGE_NEEDED_ONLY);
+        assert_int_equal(ballast_exchange_create(&exchange, &options, NULL), 0);
+        uint64_t rows = plan->shards[micro_batch->shard_begin + rank].kv_rows_in;
+        assert_int_equal(ballast_exchange_sizes(exchange).bytes_in,
+                         rows * 2 * EXCHANGE_KV_HEADS * EXCHANGE_DIM * sizeof(double));
+        *(uint64_t *)context += rows;
+        ballast_exchange_destroy(exchange);
+    }
+    exchange_group_deinit(&group);
+}
+
+static void a_rank_receives_the_keys_that_its_plan_counts(void **state) {
+    uint64_t rows = 0;
+    (void)state;
+    for (enum layout layout = LAYOUT_PER_SEQUENCE; layout < LAYOUT_ULYSSES; layout++) {
+        for (uint32_t cp = 1; cp <= 8; cp++) {
+            struct plan_options options = exchange_layout_options(layout, cp);
+            assert_true(exchange_plans_of(&options, 4, check_rows_in, &rows));
+        }
+    }
+    assert_true(rows > 0);
+}
+
 /* Ranks are processes, and see each other through shared memory alone. */
 static void try_processes(void *context, const struct step_plan *plan) {
     struct exchange_group group;
@@ -179,6 +211,34 @@ static void processes_end_as_unsharded(void **state) {
     options = exchange_layout_options(LAYOUT_PER_DOCUMENT, 3);
     assert_true(exchange_plans_of(&options, 1, try_processes, &plans));
     assert_int_equal(plans, 2);
+}
+
+/* Without a word, unlike one that closes. */
+static void a_process_that_dies_fails_the_other(void **state) {
+    (void)state;
+    size_t bytes = ballast_board_bytes(2, 64);
+    void *board = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(board != MAP_FAILED);
+    assert_int_equal(ballast_board_init(board, 2, 64, NULL), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct ballast_transport *transport;
+        _exit(ballast_transport_board(&transport, board, 1, DEADLINE_MS, NULL));
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    struct ballast_transport *transport;
+    struct ballast_attn_error error;
+    char mine = 1;
+    char all[2];
+    assert_int_equal(ballast_transport_board(&transport, board, 0, 50, &error), 0);
+    assert_int_equal(transport->operations->gather(transport, &mine, all, 1, &error), -ETIMEDOUT);
+    assert_string_equal(error.text,
+                        "rank 1 did not come to 'agreement' within 50 ms; it has made 0 calls");
+    ballast_transport_close(transport);
+    (void)munmap(board, bytes);
 }
 
 /* Ranks that do what a script says, to see what the board says. */
@@ -281,18 +341,13 @@ static void play_leave(struct script *script, struct ballast_transport *transpor
 
 static void play_too_much(struct script *script, struct ballast_transport *transport) {
     char send[4104] = "";
-    char receive[4104];
-    uint64_t counts[SCRIPT_RANKS] = {0};
-    counts[script->rank == 0] = sizeof send;
-    const struct ballast_transfer all = {.name = "dispatch 0",
-                                         .send = send,
-                                         .receive = receive,
-                                         .send_bytes = counts,
-                                         .receive_bytes = counts};
-    script->result = script->rank > 1
+    uint64_t none[SCRIPT_RANKS] = {0};
+    uint64_t out[SCRIPT_RANKS] = {[1] = sizeof send};
+    const struct ballast_transfer all = {
+        .name = "dispatch 0", .send = send, .send_bytes = out, .receive_bytes = none};
+    script->result = script->rank > 0
                          ? DOES_NOT_MATTER
                          : transport->operations->start(transport, &all, NULL, &script->error);
-    script->result = script->rank == 1 ? DOES_NOT_MATTER : script->result;
 }
 
 static void another_call_is_refused_on_all_ranks(void **state) {
@@ -449,7 +504,9 @@ int main(void) {
         cmocka_unit_test(every_layout_ends_as_unsharded),
         cmocka_unit_test(pools_end_as_unsharded),
         cmocka_unit_test(a_pool_moves_what_its_plan_says),
+        cmocka_unit_test(a_rank_receives_the_keys_that_its_plan_counts),
         cmocka_unit_test(processes_end_as_unsharded),
+        cmocka_unit_test(a_process_that_dies_fails_the_other),
         cmocka_unit_test(another_call_is_refused_on_all_ranks),
         cmocka_unit_test(counts_that_differ_are_refused),
         cmocka_unit_test(changing_what_is_in_flight_is_noticed),

@@ -52,6 +52,7 @@ static struct plan_options options_of(uint32_t replicas, uint32_t cp) {
 struct plan_options exchange_layout_options(enum layout layout, uint32_t cp) {
     struct plan_options options = options_of(1, cp);
     options.layouts.allowed = 1u << layout;
+    options.keys_needed_only = true;
     return options;
 }
 

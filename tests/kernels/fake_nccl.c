@@ -30,11 +30,11 @@ struct message {
     char data[];
 };
 
-/* Those who have the same identity. */
+/* Those who have the same identity; lives as long as the process. */
 struct world {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    int left;
+    struct world *next;
     struct message *first[RANKS_MAX][RANKS_MAX]; /* from, to */
 };
 
@@ -60,7 +60,8 @@ struct group {
     struct op ops[OPS_MAX];
 };
 
-static pthread_mutex_t faults = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct world *worlds;
 static char fault[256];
 static char traces[RANKS_MAX][TRACE_BYTES];
 static _Thread_local bool grouped;
@@ -83,11 +84,11 @@ const char *ncclGetErrorString(int result);
 __attribute__((format(printf, 1, 2))) static void wrong(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    (void)pthread_mutex_lock(&faults);
+    (void)pthread_mutex_lock(&lock);
     if (fault[0] == 0) {
         (void)vsnprintf(fault, sizeof fault, format, arguments);
     }
-    (void)pthread_mutex_unlock(&faults);
+    (void)pthread_mutex_unlock(&lock);
     va_end(arguments);
 }
 
@@ -117,6 +118,10 @@ int ncclGetUniqueId(struct nccl_id *id) {
     (void)pthread_cond_init(&world->changed, NULL);
     memset(id, 0, sizeof *id);
     memcpy(id->bytes, &world, sizeof world);
+    (void)pthread_mutex_lock(&lock);
+    world->next = worlds;
+    worlds = world;
+    (void)pthread_mutex_unlock(&lock);
     return SUCCESS;
 }
 
@@ -134,38 +139,16 @@ int ncclCommInitRank(void **out, int ranks, struct nccl_id id, int rank) {
     return SUCCESS;
 }
 
-static void world_free(struct world *world) {
-    for (int i = 0; i < RANKS_MAX * RANKS_MAX; i++) {
-        struct message *message = world->first[i / RANKS_MAX][i % RANKS_MAX];
-        while (message != NULL) {
-            struct message *next = message->next;
-            free(message);
-            message = next;
-        }
-    }
-    free(world);
-}
-
-static int leave(struct communicator *communicator) {
-    struct world *world = communicator->world;
-    (void)pthread_mutex_lock(&world->mutex);
-    bool last = ++world->left == communicator->ranks;
-    (void)pthread_mutex_unlock(&world->mutex);
-    if (last) {
-        world_free(world);
-    }
-    free(communicator);
-    return SUCCESS;
-}
-
 int ncclCommDestroy(void *memory) {
     trace(((struct communicator *)memory)->rank, "d");
-    return leave(memory);
+    free(memory);
+    return SUCCESS;
 }
 
 int ncclCommAbort(void *memory) {
     trace(((struct communicator *)memory)->rank, "a");
-    return leave(memory);
+    free(memory);
+    return SUCCESS;
 }
 
 int ncclCommGetAsyncError(void *communicator, int *result) {
