@@ -259,41 +259,6 @@ static int daemon_open_corpus(struct daemon *daemon, struct error *error) {
     return code;
 }
 
-/* Sections were added or changed from a step on that is not committed: what was planned from there
- * on is planned anew, and a generation begins if there may have been any. Steps are served before
- * they are durable, so after kill -9 some may have been that left no row. */
-static int daemon_fork(struct daemon *daemon, const struct store_job *job, struct error *error) {
-    struct store_summary summary;
-    char by[STORE_BY_BYTES];
-    uint64_t fork = store_fork(daemon->store);
-    if (fork == UINT64_MAX) {
-        return 0;
-    }
-    int code = store_summary(daemon->store, &summary, error);
-    if (code == 0) {
-        code = store_begin(daemon->store, error);
-    }
-    if (code == 0) {
-        code = store_put_history(daemon->store, job, error);
-    }
-    if (code == 0 && fork < summary.steps_end + DAEMON_UNDURABLE_MAX) {
-        (void)snprintf(by, sizeof by, "the config's section from step %" PRIu64, fork);
-        code = store_put_generation(daemon->store, summary.generation + 1, error);
-        if (code == 0) {
-            code = store_put_generation_begin(daemon->store, summary.committed_step, by, error);
-        }
-    }
-    if (code == 0) {
-        code = store_commit(daemon->store, error);
-    }
-    if (code == 0) {
-        log_line(LOG_NOTICE, "config",
-                 "the job goes on by other sections step=%" PRIu64 " planned_anew=%" PRIu64, fork,
-                 summary.steps_end > fork ? summary.steps_end - fork : 0);
-    }
-    return code;
-}
-
 /* What checkpoints say of the job: its datasets are the first of the config, those that were
  * appended stand in the settings. */
 static int daemon_identify(struct daemon *daemon, struct error *error) {
@@ -319,6 +284,18 @@ static int daemon_identify(struct daemon *daemon, struct error *error) {
     config_job_digest(daemon->config, daemon->fingerprint, daemon->identity.job_digest);
     memcpy(daemon->job.job_digest, daemon->identity.job_digest, sizeof daemon->job.job_digest);
     return 0;
+}
+
+static int daemon_fork(struct daemon *daemon, const struct store_job *job, struct error *error) {
+    uint64_t replanned;
+    int code = recover_fork(daemon->store, job, daemon->schedule, &daemon->source,
+                            DAEMON_UNDURABLE_MAX, &replanned, error);
+    if (code == 1) {
+        log_line(LOG_NOTICE, "config",
+                 "the job goes on by other sections step=%" PRIu64 " planned_anew=%" PRIu64,
+                 store_fork(daemon->store), replanned);
+    }
+    return code < 0 ? code : 0;
 }
 
 static int daemon_open_store(struct daemon *daemon, struct error *error) {

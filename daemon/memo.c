@@ -528,15 +528,7 @@ int memo_put_step(struct memo *memo, const struct step_plan *plan, bool again, u
     }
     put->state = state;
     put->again = again;
-    put->row = (struct store_step){.step = plan->step,
-                                   .state = state,
-                                   .state_bytes = state_bytes,
-                                   .balance = plan->balance,
-                                   .release = plan->release,
-                                   .tokens = plan->tokens,
-                                   .plan_ns = plan->plan_ns,
-                                   .documents = plan->document_count};
-    memcpy(put->row.digest, plan->digest, sizeof put->row.digest);
+    store_step_init(&put->row, plan, state, state_bytes);
     (void)pthread_mutex_lock(&memo->mutex);
     struct memo_group *gathered = &memo->gathered;
     if (gathered->puts == NULL) {

@@ -2,6 +2,7 @@
 #include "daemon/recover.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,5 +104,94 @@ int recover(struct store *store, struct schedule *schedule, const struct corpus_
     if (code < 0) {
         recovered_deinit(out);
     }
+    return code;
+}
+
+/* Where the new history begins: the state stays as it was, its step is planned by other options. */
+struct fork {
+    uint64_t step;
+    struct replay_row row; /* without a state: there is no row */
+    struct step_plan *plan;
+};
+
+static int fork_find(struct fork *fork, struct store *store, struct error *error) {
+    struct store_step row;
+    int code = store_get_step(store, fork->step, &row, error);
+    if (code <= 0 || row.step != fork->step) {
+        return code < 0 ? code : 0;
+    }
+    fork->row = (struct replay_row){
+        .step = row.step, .state = malloc(row.state_bytes), .state_bytes = row.state_bytes};
+    if (fork->row.state == NULL) {
+        return error_set(error, -ENOMEM, "recovery: out of memory");
+    }
+    memcpy(fork->row.state, row.state, row.state_bytes);
+    return 1;
+}
+
+static int fork_plan(struct fork *fork, struct schedule *schedule,
+                     const struct corpus_source *source, struct error *error) {
+    struct replay replay = {0};
+    int code = replay_open(&replay, schedule, source, error);
+    if (code == 0) {
+        code = replay_seek(&replay, &fork->row, fork->step, error);
+    }
+    if (code == 0) {
+        code = replay_next(&replay, &fork->plan, error);
+    }
+    replay_close(&replay);
+    return code < 0 ? code : 0;
+}
+
+static int fork_put_generation(const struct fork *fork, struct store *store,
+                               const struct store_summary *summary, struct error *error) {
+    char by[STORE_BY_BYTES];
+    (void)snprintf(by, sizeof by, "the config's section from step %" PRIu64, fork->step);
+    int code = store_put_generation(store, summary->generation + 1, error);
+    return code < 0 ? code : store_put_generation_begin(store, summary->committed_step, by, error);
+}
+
+static int fork_put(const struct fork *fork, struct store *store, const struct store_job *job,
+                    bool served, const struct store_summary *summary, struct error *error) {
+    int code = store_begin(store, error);
+    if (code == 0) {
+        code = store_put_history(store, job, error);
+    }
+    if (code == 0 && fork->plan != NULL) {
+        struct store_step step;
+        store_step_init(&step, fork->plan, fork->row.state, fork->row.state_bytes);
+        code = store_put_step(store, &step, error);
+    }
+    if (code == 0 && served) {
+        code = fork_put_generation(fork, store, summary, error);
+    }
+    return code < 0 ? code : store_commit(store, error);
+}
+
+int recover_fork(struct store *store, const struct store_job *job, struct schedule *schedule,
+                 const struct corpus_source *source, uint64_t undurable_max, uint64_t *replanned,
+                 struct error *error) {
+    struct store_summary summary;
+    struct fork fork = {.step = store_fork(store)};
+    if (fork.step == UINT64_MAX) {
+        return 0;
+    }
+    int code = store_summary(store, &summary, error);
+    if (code == 0) {
+        code = fork_find(&fork, store, error);
+    }
+    if (code == 1) {
+        code = fork_plan(&fork, schedule, source, error);
+    }
+    if (code == 0) {
+        bool served = fork.step < summary.steps_end + undurable_max;
+        code = fork_put(&fork, store, job, served, &summary, error);
+    }
+    if (code == 0) {
+        *replanned = summary.steps_end > fork.step ? summary.steps_end - fork.step : 0;
+        code = 1;
+    }
+    step_plan_destroy(fork.plan);
+    free(fork.row.state);
     return code;
 }

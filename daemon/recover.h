@@ -16,6 +16,16 @@ struct recovered {
     uint8_t (*digests)[PLAN_DIGEST_BYTES];
 };
 
+/* Goes on by the job's history where that differs from the stored one (store_fork), none of which
+ * is committed: what was planned from there on goes. The state of the first such step stays, since
+ * it may be the only one there is, and the step is planned anew. A generation begins if any of the
+ * steps may have been served; they are before they are durable, so that after kill -9 up to
+ * `undurable_max` may have been that left no row. 1 with the number of stored steps that are
+ * planned anew; 0: nothing differs. */
+int recover_fork(struct store *store, const struct store_job *job, struct schedule *schedule,
+                 const struct corpus_source *source, uint64_t undurable_max, uint64_t *replanned,
+                 struct error *error);
+
 /* Finds the newest row at or before committed_step, decodes and checks its state, and plans forward
  * from it, comparing digests. A fresh store gives step 0. -EBADMSG naming the step. */
 int recover(struct store *store, struct schedule *schedule, const struct corpus_source *source,

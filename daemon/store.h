@@ -27,6 +27,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define STORE_WAL_BYTES_MAX (16u << 20) /* checkpoint above this, at the latest */
 #define STORE_BY_BYTES      96u
@@ -65,6 +66,20 @@ struct store_step {
     uint64_t plan_ns;
     uint32_t documents;
 };
+
+/* The row of a plan, and of the state that it was planned from (borrowed). */
+static inline void store_step_init(struct store_step *step, const struct step_plan *plan,
+                                   const uint8_t *state, size_t state_bytes) {
+    *step = (struct store_step){.step = plan->step,
+                                .state = state,
+                                .state_bytes = state_bytes,
+                                .balance = plan->balance,
+                                .release = plan->release,
+                                .tokens = plan->tokens,
+                                .plan_ns = plan->plan_ns,
+                                .documents = plan->document_count};
+    memcpy(step->digest, plan->digest, sizeof step->digest);
+}
 
 /* Opens or creates state_dir/ballast.db; state_dir itself is made (0750) when its parent is there.
  * Takes state_dir/lock first (the file lock dies with the process): -EBUSY "another ballastd (pid

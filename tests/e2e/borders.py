@@ -10,7 +10,7 @@ import time
 
 import xxhash
 
-from elastic import append, check_batches, committed, planned, sections
+from elastic import append, check_batches, committed, finished, planned, sections
 from state import fill, free, is_full, small_disk, warnings
 from world import BIN_ASAN, FULL, Skip, World, main, synthetic_documents, write_corpus
 
@@ -52,14 +52,6 @@ def work(world, first, end, meshes=MESHES, **options):
         first = until
     wait_committed(world, end)
     return logs
-
-
-def finished(rank):
-    """The lines of a rank whose commit may have become durable unanswered, when the mesh was gone."""
-    code, text = rank.wait(60)
-    assert code == 0 or "mesh is not the one" in text or "is not in the daemon's mesh" in text or \
-        "is outside the mesh" in text, text
-    return rank.lines()
 
 
 def seek(world, step):
@@ -120,7 +112,7 @@ def test_kill_9_while_the_mesh_changes_leaves_one_of_the_two():
             time.sleep(dice.uniform(0, 0.03))
             world.kill()
             world.start()
-            logs.append((0, finished(rank)))
+            logs.append((0, finished(rank, True)))
         wait_committed(world, steps)
         given = check_batches(world, plans, logs)
         assert {at[0] for at in given} == set(range(steps)) and set(given.values()) == {1}
@@ -137,10 +129,10 @@ def test_a_full_disk_at_a_change_of_mesh_is_waited_for():
         world.wait_for(lambda: is_full(world), "the disk is full")
         world.wait_for(lambda: committed(world) == 4, "the last step of the mesh is committed")
         assert "durable" in world.ctl("--socket", world.socket, "seek", 8, expect=1).stderr
-        code, text = world.rank(1, connect_timeout_ms=300).wait(20)
+        code, text = world.rank(1, connect_timeout_ms=1500).wait(20)
         assert code != 0 and "another mesh" in text, text
         free(world)
-        logs.append((0, finished(last)))
+        logs.append((0, finished(last, True)))
         fill(world)  # the next mesh opens on a full disk, and comes back on one
         ranks = [world.rank(d, steps=5) for d in range(2)]
         world.wait_for(lambda: [fill(world)] and all(rank.lines() for rank in ranks), "they are served")
@@ -148,7 +140,7 @@ def test_a_full_disk_at_a_change_of_mesh_is_waited_for():
         fill(world)
         world.start()
         free(world)
-        logs += [(d, finished(rank)) for d, rank in enumerate(ranks)]
+        logs += [(d, finished(rank, True)) for d, rank in enumerate(ranks)]
         logs += work(world, 9, 11)
         check_batches(world, plans, logs)
         world.stop()
@@ -170,6 +162,22 @@ def test_a_section_for_steps_that_are_not_durable_yet_is_a_new_generation():
         code, said = rank.wait(60)
         assert code == 1 and "the config's section from step 2" in said, (code, said)
         check_batches(world, planned(world, 6), work(world, 0, 6, [(0, 1)]))
+        world.stop()
+
+
+def test_a_section_from_the_only_step_whose_state_is_stored():
+    with border_world((90, {"plan.micro_batches": 8}), limits={"steps_retained": 2}) as world:
+        world.start()
+        seek(world, 40)
+        work(world, 40, 44, [(0, 1)])  # all that was before is pruned
+        seek(world, 40)
+        world.kill()
+        with open(world.config_path) as f:
+            text = f.read()
+        with open(world.config_path, "w") as f:
+            f.write(text.replace("[from 90]", "[from 40]"))
+        world.start()
+        check_batches(world, planned(world, 44), work(world, 40, 43, [(0, 1)]))
         world.stop()
 
 
