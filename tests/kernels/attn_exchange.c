@@ -40,7 +40,8 @@ static void *board_create(uint32_t ranks, size_t window_bytes) {
 struct trial {
     struct exchange_options_of_test options;
     uint32_t micro_batches; /* tried */
-    enum layout layout;
+    enum layout layout;     /* 0: drawn by the seed */
+    uint64_t seed;
 };
 
 static void check_group(const struct exchange_group *group, const struct trial *trial) {
@@ -49,7 +50,8 @@ static void check_group(const struct exchange_group *group, const struct trial *
     const char *fault = exchange_group_fault(group, &trial->options, &machine);
     free(board);
     if (fault != NULL) {
-        fail_msg("layout %s, %u ranks, keys %u, %u chunks: %s", layout_name(trial->layout),
+        const char *layout = trial->layout != LAYOUT_NONE ? layout_name(trial->layout) : "drawn";
+        fail_msg("layout %s, seed %lu, %u ranks, keys %u, %u chunks: %s", layout, trial->seed,
                  group->ranks, (unsigned)trial->options.keys, trial->options.chunks, fault);
     }
 }
@@ -81,6 +83,22 @@ static void every_layout_ends_as_unsharded(void **state) {
         layouts += trial.micro_batches > 0;
     }
     assert_int_equal(layouts, LAYOUT_CONTIGUOUS - LAYOUT_PER_SEQUENCE);
+}
+
+static void any_lists_end_as_unsharded(void **state) {
+    uint64_t seeds = getenv("BALLAST_TEST_FULL") != NULL ? 2000 : 100;
+    (void)state;
+    for (uint64_t seed = 0; seed < seeds; seed++) {
+        struct exchange_group group;
+        struct trial trial = {.options = {.keys = seed % 3 == 0 ? BALLAST_EXCHANGE_ALL_GATHER
+                                                                : BALLAST_EXCHANGE_NEEDED_ONLY,
+                                          .chunks = 1 + seed % 4,
+                                          .kept = seed % 2 == 0},
+                              .seed = seed};
+        exchange_group_draw(&group, trial.options.chunks, seed);
+        check_group(&group, &trial);
+        exchange_group_deinit(&group);
+    }
 }
 
 static void pools_end_as_unsharded(void **state) {
@@ -502,6 +520,7 @@ static void a_rank_with_another_plan_is_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_layout_ends_as_unsharded),
+        cmocka_unit_test(any_lists_end_as_unsharded),
         cmocka_unit_test(pools_end_as_unsharded),
         cmocka_unit_test(a_pool_moves_what_its_plan_says),
         cmocka_unit_test(a_rank_receives_the_keys_that_its_plan_counts),

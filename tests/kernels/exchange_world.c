@@ -3,6 +3,7 @@
 #include "exchange_world.h"
 
 #include "gpu_attn/reference.h"
+#include "tests/property/splitmix.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -163,6 +164,56 @@ void exchange_group_init(struct exchange_group *group, const struct step_plan *p
     } else {
         works_at_home(group);
     }
+    group_reference(group);
+}
+
+static void homes_draw(struct exchange_group *g, uint64_t *dice) {
+    for (uint32_t d = 0; d < g->documents; d++) {
+        uint32_t length = g->begins[d + 1] - g->begins[d];
+        for (uint32_t row = 0, rows; row < length; row += rows) {
+            uint32_t rank = splitmix_between(dice, 0, g->ranks - 1);
+            rows = splitmix_between(dice, 1, length - row);
+            g->homes[g->home_count++] = (struct ballast_exchange_home){d, row, rows, rank};
+            g->own_rows[rank] += rows;
+        }
+    }
+    for (uint32_t rank = 0; rank < g->ranks; rank++) {
+        g->own_rows[rank] += splitmix_between(dice, 0, 2); /* pad */
+    }
+}
+
+static void works_draw(struct exchange_group *g, uint32_t chunks, uint64_t *dice) {
+    for (uint32_t d = 0; d < g->documents; d++) {
+        uint32_t length = g->begins[d + 1] - g->begins[d];
+        for (uint32_t row = 0, rows; row < length; row += rows) {
+            rows = splitmix_between(dice, 1, length - row);
+            for (uint32_t head = 0, heads; head < g->q_heads; head += heads) {
+                heads = chunks * splitmix_between(dice, 1, (g->q_heads - head) / chunks);
+                work_append(g, (struct ballast_exchange_work){
+                                   d, row, rows, splitmix_between(dice, 0, g->ranks - 1),
+                                   (uint16_t)head, (uint16_t)heads});
+            }
+        }
+    }
+}
+
+void exchange_group_draw(struct exchange_group *group, uint32_t chunks, uint64_t seed) {
+    uint64_t dice = seed;
+    uint32_t documents = splitmix_between(&dice, 1, 5);
+    *group = (struct exchange_group){
+        .ranks = splitmix_between(&dice, 1, 8),
+        .kv_heads = splitmix_between(&dice, 1, 3),
+    };
+    group->q_heads = group->kv_heads * chunks * splitmix_between(&dice, 1, 3);
+    group->begins = allocate(documents + 1, sizeof *group->begins);
+    while (group->documents < documents) {
+        group->begins[group->documents++] = group->rows;
+        group->rows += splitmix_between(&dice, 1, 24);
+    }
+    group->begins[documents] = group->rows;
+    group->homes = allocate(group->rows, sizeof *group->homes);
+    homes_draw(group, &dice);
+    works_draw(group, chunks, &dice);
     group_reference(group);
 }
 

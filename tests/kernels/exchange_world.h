@@ -31,6 +31,11 @@ struct exchange_group {
 void exchange_group_init(struct exchange_group *group, const struct step_plan *plan,
                          const struct micro_batch *micro_batch, uint32_t q_heads,
                          uint32_t kv_heads);
+
+/* Any: rows live anywhere, work is cut anywhere, across homes and groups of heads, in parts of a
+ * multiple of `chunks` heads, for any rank. */
+void exchange_group_draw(struct exchange_group *group, uint32_t chunks, uint64_t seed);
+
 void exchange_group_deinit(struct exchange_group *group);
 
 struct exchange_options_of_test {
