@@ -4,6 +4,7 @@ while the mesh changes, full disks, the end of the data. The stream is the plann
 
 import os
 import random
+import shutil
 import signal
 import struct
 import time
@@ -327,6 +328,95 @@ def test_a_node_joins_at_a_border_and_another_leaves_there():
         assert len(given) == 6 * 4 and set(given.values()) == {1}
         old.stop()
         new.stop()
+
+
+class Walk:
+    """A job of one local rank that is moved, killed and given other sections at random; what it is given is
+    compared with what the planner computes alone by the sections of that moment."""
+
+    END = 70
+
+    def __init__(self, world, dice):
+        self.world, self.dice, self.sections, self.batches = world, dice, [], 0
+        with open(world.config_path) as f:
+            self.base = f.read().split("[from")[0]
+        self.write()
+
+    def write(self):
+        with open(self.world.config_path, "w") as f:
+            f.write(self.base + sections(*self.sections))
+        self.plans = planned(self.world, self.END + 12)
+
+    def mesh(self, step):
+        return [(1, 0)] + [(s["parallel.dp"], s["node.replicas"]) for first, s in self.sections if first <= step]
+
+    def restart(self):
+        self.world.kill() if self.dice.random() < 0.5 else self.world.stop()
+        self.world.start()
+
+    def run(self, at):
+        until = min([s for s, _ in self.sections if s > at] + [at + self.dice.randint(1, 6)])
+        dp = self.mesh(at)[-1][1]
+        rank = self.world.rank(dp, steps=until - at)
+        if self.dice.random() < 0.4:
+            time.sleep(self.dice.uniform(0, 0.08))
+            self.restart()
+        self.batches += len(check_batches(self.world, self.plans, [(dp, finished(rank, True))]))
+        wait_committed(self.world, until)
+
+    def go_elsewhere(self, at):
+        step = self.dice.randrange(self.END)
+        if step != at:
+            seek(self.world, step)
+
+    def export_and_lose_the_node(self, at):
+        blob = os.path.join(self.world.dir, "blob")
+        self.world.ctl("--socket", self.world.socket, "state", "export", blob, "--step", at)
+        self.world.kill()
+        shutil.rmtree(self.world.state)
+        self.world.start()
+        wait_committed(self.world, 0)
+        self.world.ctl("--socket", self.world.socket, "state", "import", blob, expect=None if at == 0 else 0)
+        wait_committed(self.world, at)
+
+    def section(self, at):
+        """Takes what lies ahead away, and mostly puts something else there."""
+        step = max(1, at + self.dice.randint(0, 10))
+        dp = self.dice.randint(1, 3)
+        self.sections = [section for section in self.sections if section[0] < step]
+        if self.dice.random() < 0.7:
+            self.sections.append((step, {"parallel.dp": dp, "node.replicas": self.dice.randrange(dp),
+                                         "plan.micro_batches": 6 * self.dice.randint(1, 3),
+                                         "dataset.a.weight": self.dice.randint(1, 4),
+                                         "plan.tokens_max": self.dice.choice(("1.25w", "1.5w", "2w"))}))
+            if not any("dataset.new.path" in section for _, section in self.sections):
+                self.sections[-1][1]["dataset.new.path"] = "new"
+        before = self.plans
+        self.write()
+        assert all(self.plans[s]["digest"] == before[s]["digest"] for s in range(step)), "the past has changed"
+        self.restart()
+        wait_committed(self.world, at)
+
+    def step(self):
+        at = committed(self.world)
+        while at is None:  # the mesh is changing
+            at = committed(self.world)
+        ways = [self.run, self.run, self.go_elsewhere, self.export_and_lose_the_node, self.section, self.section]
+        self.dice.choice(ways if at < self.END else [self.go_elsewhere])(at)
+
+
+def test_a_job_that_is_moved_killed_resized_and_restored_at_random():
+    seed = int(os.environ.get("BALLAST_SEED", time.time_ns() % 1000000))
+    print(f"      seed {seed} (BALLAST_SEED)", flush=True)
+    dice = random.Random(seed)
+    plan = {"policy": dice.choice(("wlb:level", "wlb:bands", "plain", "wlb:none")), "micro_batches": 6}
+    with border_world(plan=plan, node={"replicas": 0}, limits={"steps_retained": 12}) as world:
+        walk = Walk(world, dice)
+        world.start()
+        for _ in range(1000 if FULL else 25):
+            walk.step()
+        print(f"      {walk.batches} batches, {plan['policy']}", flush=True)
+        world.stop()
 
 
 if __name__ == "__main__":
