@@ -97,7 +97,8 @@ struct ballast_exchange_options {
 struct ballast_exchange_sizes {
     uint32_t q_rows;
     uint32_t kv_rows;
-    uint32_t fragments; /* of every chunk */
+    uint32_t fragments;   /* of every chunk */
+    uint32_t keys_shared; /* not 0: several chunks see one K/V head here */
     size_t staging_bytes;
     uint64_t bytes_in;  /* of a forward dispatch, all chunks, from other ranks */
     uint64_t bytes_out; /* likewise, to others */
@@ -216,7 +217,8 @@ struct ballast_exchange_tensor {
 };
 
 /* Computes attention of the chunk's fragments over the work buffers of the call, on `stream`.
- * Backward adds to dk and dv. */
+ * Backward adds to dk and dv; where sizes.keys_shared is 0 it may write them instead, as
+ * ballast_attn_backward does with BALLAST_ATTN_FLOAT_DKDV. */
 typedef int ballast_exchange_compute(void *context, uint32_t chunk, void *stream,
                                      struct ballast_attn_error *error);
 

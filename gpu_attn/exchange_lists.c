@@ -472,6 +472,9 @@ static int runs_build(struct building *b, struct ballast_attn_error *error) {
         return attn_error(error, -EINVAL, "rank %u would hold %llu query rows and %llu key rows",
                           x->rank, (unsigned long long)b->q_rows, (unsigned long long)b->kv_rows);
     }
+    for (uint32_t i = 0; i < x->kv_away.count; i++) {
+        x->sizes.keys_shared |= x->kv_away.runs[i].first_chunk != x->kv_away.runs[i].last_chunk;
+    }
     x->sizes.q_rows = (uint32_t)b->q_rows;
     x->sizes.kv_rows = (uint32_t)b->kv_rows;
     return 0;

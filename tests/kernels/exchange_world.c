@@ -373,6 +373,25 @@ static void add_floats(const struct ballast_exchange_tensor *to, const double *f
     }
 }
 
+/* As the kernels do: keys of heads that the fragments cover are written. */
+static void write_floats(const struct rank *rank, const struct ballast_attn_fragment *fragments,
+                         const struct ballast_exchange_tensor *to, const double *from) {
+    const struct exchange_group *g = rank->group;
+    uint32_t group = g->q_heads / g->kv_heads;
+    float *written = to->data;
+    for (uint32_t f = 0; f < rank->sizes.fragments; f++) {
+        const struct ballast_attn_fragment *at = &fragments[f];
+        for (int32_t row = at->kv_row; row < at->kv_row + at->kv_length; row++) {
+            for (uint32_t q = at->head_begin; q < (uint32_t)at->head_begin + at->head_count; q++) {
+                size_t i = ((size_t)row * g->kv_heads + q / group) * EXCHANGE_DIM;
+                for (size_t end = i + EXCHANGE_DIM; i < end; i++) {
+                    written[i] = (float)from[i];
+                }
+            }
+        }
+    }
+}
+
 static int rank_compute(void *context, uint32_t chunk, void *stream,
                         struct ballast_attn_error *error) {
     struct rank *rank = context;
@@ -407,8 +426,13 @@ static int rank_compute(void *context, uint32_t chunk, void *stream,
     if (result == 0 && rank->backward) {
         lse_convert(rank, fragments, lse, false);
         attn_reference_backward(&reference, scores);
-        add_floats(&call->dk, dk, keys);
-        add_floats(&call->dv, dv, keys);
+        if (rank->sizes.keys_shared != 0) {
+            add_floats(&call->dk, dk, keys);
+            add_floats(&call->dv, dv, keys);
+        } else {
+            write_floats(rank, fragments, &call->dk, dk);
+            write_floats(rank, fragments, &call->dv, dv);
+        }
     } else if (result == 0) {
         attn_reference_forward(&reference, scores);
         lse_convert(rank, fragments, lse, true);
