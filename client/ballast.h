@@ -120,6 +120,63 @@ struct ballast_shard {
     const struct ballast_fragment *fragments;
 };
 
+/* Pooled attention: replicas share the attention of their micro-batches of one index. Worker w is
+ * context-parallel rank w % group_ranks of replica w / group_ranks (position in pool->replicas).
+ * Rows stay where the batch's fragments have them; here they count in the packed sequence of their
+ * replica's micro-batch: documents one after the other, without pad rows. Heads are those of one
+ * tensor-parallel rank.
+ *
+ * A tile: attention of rows [row, row + rows) for query heads [head_shard, head_shard + 1) * heads
+ * / head_shards. */
+struct ballast_tile {
+    uint32_t dp;         /* replica whose rows these are, one of the pool's */
+    uint32_t block;      /* number of the rows' piece in its micro-batch */
+    uint32_t head_shard; /* below head_shards */
+    uint32_t home;       /* worker that has the rows */
+    uint32_t worker;     /* that computes them; this rank is one of the two, or both */
+    uint64_t pairs;      /* causal query-key pairs, of one head */
+    uint64_t row;
+    uint64_t rows; /* never 0, at most block_tokens */
+};
+
+enum ballast_payload { BALLAST_PAYLOAD_Q = 1, BALLAST_PAYLOAD_KV = 2, BALLAST_PAYLOAD_O = 3 };
+
+/* What `source` sends and `worker` receives before (Q, K and V) or after (O) the tiles of a layer's
+ * forward pass; the backward pass is the mirror. This rank is exactly one of the two. */
+struct ballast_transfer {
+    uint32_t payload; /* an enum ballast_payload */
+    uint32_t source, worker;
+    uint32_t dp;
+    uint64_t row, rows;              /* rows never 0 */
+    uint32_t head_begin, head_count; /* query heads; K/V heads for K and V */
+    uint64_t bytes; /* rows * head_count * head_dim * element_bytes, twice that for K and V */
+};
+
+struct ballast_pool_replica {
+    uint32_t dp;
+    uint32_t length_count;
+    const uint32_t *lengths; /* of its documents in row order, if this rank computes tiles of it;
+                                else none */
+    uint64_t tokens;         /* its rows, without padding; at most 2^26 */
+};
+
+/* This rank's part of a pool's plan. What is here can be indexed with: workers, replicas, rows and
+ * heads are within their bounds. */
+struct ballast_pool {
+    uint32_t ga_index; /* of the micro-batches in their replicas' pipelines: batch->index */
+    uint32_t worker;   /* this rank's number */
+    uint32_t workers;  /* replica_count * group_ranks */
+    uint32_t replica_count;
+    const struct ballast_pool_replica *replicas; /* dp ascending, the batch's among them */
+    uint32_t block_tokens;                       /* most rows of a tile */
+    uint32_t head_shards;                        /* divides heads */
+    uint32_t heads, kv_heads, head_dim;          /* kv_heads divides heads */
+    uint32_t element_bytes;                      /* of Q, K, V and O */
+    uint32_t tile_count, transfer_count;
+    const struct ballast_tile *tiles;         /* at or from this rank, by (dp, row, head_shard) */
+    const struct ballast_transfer *transfers; /* Q in the order of tiles, then KV, then O as Q */
+};
+
 /* One micro-batch as this rank sees it. Borrowed: valid until ballast_release. */
 struct ballast_batch {
     uint64_t step;
@@ -138,6 +195,8 @@ struct ballast_batch {
     uint32_t group_ranks;
     const struct ballast_shard *shards; /* of the group's ranks, in order */
     uint32_t exchange;                  /* number of ballast.proto's Exchange */
+    const struct ballast_pool *pool;    /* borrowed with the batch, as all its arrays; NULL without
+                                           pooled attention, or from a daemon too old to say */
 };
 
 /* How long a micro-batch took on this rank, forward and backward; 0 is not measured. */
@@ -228,9 +287,9 @@ struct ballast_key_run {
 
 /* What rank `reader` of the group needs of rank `owner`'s keys, in the order of the owner's rows,
  * where only needed keys are exchanged (batch->exchange). Both compute the same list, so that what
- * one sends is what the other receives: a v-collective's count is the sum of lengths, and a rank that
- * neither sends nor receives still takes part. Returns the runs, at most the owner's fragments;
- * -ENOBUFS, -EINVAL for ranks that are none or the same. */
+ * one sends is what the other receives: a v-collective's count is the sum of lengths, and a rank
+ * that neither sends nor receives still takes part. Returns the runs, at most the owner's
+ * fragments; -ENOBUFS, -EINVAL for ranks that are none or the same. */
 int ballast_key_runs(const struct ballast_batch *batch, uint32_t reader, uint32_t owner,
                      struct ballast_key_run *runs, size_t capacity);
 

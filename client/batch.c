@@ -1,5 +1,6 @@
 /* batch: see batch.h. */
 #include "client/batch.h"
+#include "client/pool_part.h"
 
 #include <assert.h>
 #include <string.h>
@@ -231,6 +232,9 @@ int batch_read(struct batch *batch, const Ballast__V1__Batch *message,
     }
     if (code == 0) {
         code = batch_read_shards(batch, message->plan->sharding, context->cp, error);
+    }
+    if (code == 0) {
+        code = pool_part_read(&batch->view, &batch->arena, message->pool, context->job, error);
     }
     if (code == 0) {
         code = batch_read_slot(batch, message, context, successors, error);

@@ -5,6 +5,7 @@
  * on its way to the disk before the batch is released, so what a killed rank had seen can be read
  * afterwards. */
 #include "client/ballast.h"
+#include "client/rank_verify.h"
 
 #include "planner/error.h"
 
@@ -41,6 +42,7 @@ struct rank_arguments {
     const char *import_path; /* NULL: none; state to go on from first */
     const char *export_path; /* NULL: none; where the state after the last step goes */
     bool follow;             /* goes where other ranks seek */
+    bool verify;             /* judges its part of each pool */
 };
 
 struct rank {
@@ -79,6 +81,7 @@ enum rank_key {
     RANK_KEY_IMPORT,
     RANK_KEY_EXPORT,
     RANK_KEY_FOLLOW,
+    RANK_KEY_VERIFY,
 };
 
 static const struct argp_option rank_options[] = {
@@ -108,6 +111,8 @@ static const struct argp_option rank_options[] = {
     {"int64", RANK_KEY_INT64, NULL, 0, "Gather 64-bit integers", 2},
     {"connect-timeout-ms", RANK_KEY_CONNECT_TIMEOUT_MS, "MS", 0,
      "How long to wait for the daemon (default 30000; -1 for ever)", 2},
+    {"verify", RANK_KEY_VERIFY, NULL, 0,
+     "Judge this rank's part of a pool's plan; the log counts its tiles and transfers", 3},
     {"log", RANK_KEY_LOG, "FILE", 0, "Append a JSON object per micro-batch; - is standard output",
      3},
     {"dump", RANK_KEY_DUMP, "DIR", 0,
@@ -218,6 +223,9 @@ static error_t rank_parse(int key, char *text, struct argp_state *state) {
         return 0;
     case RANK_KEY_FOLLOW:
         arguments->follow = true;
+        return 0;
+    case RANK_KEY_VERIFY:
+        arguments->verify = true;
         return 0;
     case RANK_KEY_MEASURED:
         arguments->measured = true;
@@ -333,8 +341,16 @@ static int rank_take_columns(struct rank *rank, const struct ballast_batch *batc
     return code;
 }
 
+/* Counts what holds; without --verify nothing. */
+static int rank_judge(const struct rank *rank, const struct ballast_batch *batch,
+                      int64_t *verified) {
+    const char *why = NULL;
+    *verified = rank->arguments.verify ? rank_verify(batch, &why) : 0;
+    return *verified < 0 ? rank_fail((int)*verified, "verify", why) : 0;
+}
+
 static int rank_log(const struct rank *rank, const struct ballast_batch *batch,
-                    const char *tokens_xxh) {
+                    const char *tokens_xxh, int64_t verified) {
     const struct ballast_options *place = &rank->arguments.client;
     char digest[2 * sizeof batch->plan_digest + 1];
     if (rank->log == NULL) {
@@ -347,10 +363,14 @@ static int rank_log(const struct rank *rank, const struct ballast_batch *batch,
             "{\"step\": %" PRIu64 ", \"dp\": %u, \"pp\": %u, \"cp\": %u, \"tp\": %u, "
             "\"index\": %u, \"plan_digest\": \"%s\", \"documents\": %u, \"rows\": %" PRIu64
             ", \"loss_denominator\": %" PRIu64 ", \"label_tokens\": %" PRIu64
-            ", \"waited_us\": %" PRIu64 ", \"tokens_xxh\": \"%s\"}\n",
+            ", \"waited_us\": %" PRIu64 ", \"tokens_xxh\": \"%s\"",
             batch->step, place->dp, place->pp, place->cp, place->tp, batch->index, digest,
             batch->document_count, batch->rows, batch->loss_denominator, batch->label_tokens,
             batch->waited_us, tokens_xxh);
+    if (rank->arguments.verify) {
+        fprintf(rank->log, ", \"verified\": %" PRId64, verified);
+    }
+    fputs("}\n", rank->log);
     if (fflush(rank->log) != 0) {
         return rank_fail(-EIO, rank->arguments.log_path, strerror(errno));
     }
@@ -408,8 +428,12 @@ static int rank_take(struct rank *rank, const struct ballast_batch *batch) {
         fprintf(stderr, "ballast-rank: %s\n", ballast_error(rank->client));
         return rank_release(rank, batch);
     }
+    int64_t verified = 0;
     if (code == 0) {
-        code = rank_log(rank, batch, tokens_xxh);
+        code = rank_judge(rank, batch, &verified);
+    }
+    if (code == 0) {
+        code = rank_log(rank, batch, tokens_xxh, verified);
     }
     if (code < 0) {
         return code;

@@ -30,7 +30,7 @@ Ballast__V1__StepPlan *message_step_plan(struct arena *arena, const struct step_
 bool message_pools(struct arena *arena, const struct step_plan *plan, bool details,
                    Ballast__V1__StepPlan *out);
 
-/* What context-parallel rank `cp` of replica `dp` needs of its pool. */
+/* What context-parallel rank `cp` of replica `dp`, one of the pool's, needs of its pool. */
 Ballast__V1__PoolPart *message_pool_part(struct arena *arena, const struct step_plan *plan,
                                          const struct plan_pool *pool, uint32_t dp, uint32_t cp);
 

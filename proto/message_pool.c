@@ -152,16 +152,74 @@ bool message_pools(struct arena *arena, const struct step_plan *plan, bool detai
     return true;
 }
 
+static Ballast__V1__PoolReplica *message_replica(struct arena *arena, const struct step_plan *plan,
+                                                 const struct plan_pool *pool, uint32_t position) {
+    Ballast__V1__PoolReplica *out = message_create(arena, &ballast__v1__pool_replica__descriptor);
+    if (out == NULL) {
+        return NULL;
+    }
+    out->dp = pool->dp_begin + position;
+    out->tokens = step_plan_micro_batch(plan, out->dp, pool->ga_index)->tokens;
+    return out;
+}
+
+static bool message_replica_lengths(struct arena *arena, const struct step_plan *plan,
+                                    const struct plan_pool *pool, Ballast__V1__PoolReplica *out) {
+    const struct micro_batch *batch = step_plan_micro_batch(plan, out->dp, pool->ga_index);
+    out->lengths = arena_array(arena, batch->document_count, sizeof *out->lengths);
+    if (out->lengths == NULL) {
+        return false;
+    }
+    for (uint32_t i = 0; i < batch->document_count; i++) {
+        out->lengths[i] = plan->documents[batch->document_begin + i].length;
+    }
+    out->n_lengths = batch->document_count;
+    return true;
+}
+
+/* The replicas of a part that has its tiles. */
+static bool message_part_replicas(struct arena *arena, const struct step_plan *plan,
+                                  const struct plan_pool *pool, Ballast__V1__PoolPart *out) {
+    uint32_t count = plan->pool_shape.sequences;
+    out->replicas = arena_array(arena, count, sizeof *out->replicas);
+    if (out->replicas == NULL) {
+        return false;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        out->replicas[i] = message_replica(arena, plan, pool, i);
+        if (out->replicas[i] == NULL) {
+            return false;
+        }
+    }
+    out->n_replicas = count;
+    for (size_t i = 0; i < out->n_tiles; i++) {
+        Ballast__V1__PoolReplica *replica = out->replicas[out->tiles[i]->dp - pool->dp_begin];
+        if (out->tiles[i]->worker == out->worker && replica->lengths == NULL &&
+            !message_replica_lengths(arena, plan, pool, replica)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 Ballast__V1__PoolPart *message_pool_part(struct arena *arena, const struct step_plan *plan,
                                          const struct plan_pool *pool, uint32_t dp, uint32_t cp) {
+    const struct pool_shape *shape = &plan->pool_shape;
     Ballast__V1__PoolPart *out = message_create(arena, &ballast__v1__pool_part__descriptor);
     if (out == NULL) {
         return NULL;
     }
     out->worker = (dp - pool->dp_begin) * plan->cp + cp;
-    if (!message_tiles(arena, plan, pool, out->worker, &out->tiles, &out->n_tiles) ||
-        !message_transfers(arena, plan, pool, out->worker, &out->transfers, &out->n_transfers)) {
-        return NULL;
-    }
-    return out;
+    out->ga_index = pool->ga_index;
+    out->block_tokens = shape->block_rows;
+    out->head_shards = shape->head_shards;
+    out->heads = shape->q_heads;
+    out->kv_heads = shape->kv_heads;
+    out->head_dim = shape->head_dim;
+    out->element_bytes = shape->element_bytes;
+    bool built = message_tiles(arena, plan, pool, out->worker, &out->tiles, &out->n_tiles) &&
+                 message_transfers(arena, plan, pool, out->worker, &out->transfers,
+                                   &out->n_transfers) &&
+                 message_part_replicas(arena, plan, pool, out);
+    return built ? out : NULL;
 }

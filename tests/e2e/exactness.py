@@ -122,5 +122,28 @@ def test_plain_packing_delivers_the_same_documents():
         check_run(world, datasets, (2, 2), 1, dump_steps=range(0, 1000, 5))
 
 
+def test_every_rank_of_a_pool_holds_its_part_of_the_plan():
+    with World() as world:
+        prefix = os.path.join(world.dir, "a")
+        write_corpus(prefix, synthetic_documents(7, 300, 9000))
+        for policy, pools in (("wlb:level+pool:4", {"block_tokens": 256}),
+                              ("pool:2", {"block_tokens": 1024, "chain": "on"}),
+                              ("pool:4", {"block_tokens": 4096, "head_shards": 1})):
+            world.state = os.path.join(world.dir, policy)
+            world.config([("a", prefix, 1)], {
+                "plan": {"policy": policy, "window": 32768, "micro_batches": 4},
+                "parallel": {"dp": 4, "cp": 2},
+                "pools": pools,
+                "model": {"cost": "L2/24576"},
+            })
+            world.start()
+            ranks = [world.rank(dp, cp=cp, steps=6, verify=True) for dp in range(4) for cp in range(2)]
+            logs = [rank.finish() for rank in ranks]
+            world.stop()
+            for log in logs:
+                assert len(log) == 6 and all(line["verified"] > 0 for line in log), policy
+                assert [line["plan_digest"] for line in log] == [line["plan_digest"] for line in logs[0]]
+
+
 if __name__ == "__main__":
     main(globals())

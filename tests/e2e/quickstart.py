@@ -49,6 +49,9 @@ def test_own_text_from_another_folder_twice_and_lines_of_80_columns():
         assert summary["steps"] == 2 and summary["plain"] and summary["balanced"]
         said, _ = quickstart(folder, *arguments, "--policy", "pool:2")
         assert "pool:2" in said, said
+        for dp, cp in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            with open(os.path.join(ROOT, f"build/quickstart/rank.{dp}.{cp}.log")) as f:
+                assert all(json.loads(line)["verified"] > 0 for line in f), (dp, cp)
         said, _ = quickstart(folder, *arguments, "--policy", "plain", "--keep")
         with open(os.path.join(ROOT, "build/quickstart/ballastd.pid")) as f:
             pid = int(f.read())

@@ -1,7 +1,9 @@
 /* What a client accepts as a batch it can gather: no message, however made, leads a gather loop out
- * of the slot or of the caller's buffer. The first byte picks the rank and the token width. */
+ * of the slot or of the caller's buffer, or one over a pool out of its rows and heads. The first
+ * byte picks the rank and the token width. */
 #include "client/batch.h"
 #include "client/mapping.h"
+#include "client/rank_verify.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -14,6 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define FUZZ_SLAB_BYTES 8192u
 #define FUZZ_TOKENS_MAX 2048u
+#define FUZZ_DP         4u
 /* Setting up is not what is tested, but must have worked. */
 #define FUZZ_MUST(condition)                                                                       \
     do {                                                                                           \
@@ -77,13 +80,49 @@ static void fuzz_gather(const struct batch *batch) {
     }
 }
 
+static const struct ballast_pool_replica *fuzz_replica(const struct ballast_pool *pool,
+                                                       uint32_t dp) {
+    const struct ballast_pool_replica *replica = pool->replicas;
+    while (replica < pool->replicas + pool->replica_count && replica->dp != dp) {
+        replica++;
+    }
+    assert(replica < pool->replicas + pool->replica_count);
+    return replica;
+}
+
+/* What a rank would allocate and index for its part of a pool. */
+static void fuzz_pool(const struct ballast_batch *batch) {
+    const struct ballast_pool *pool = batch->pool;
+    assert(pool->replica_count <= FUZZ_DP && pool->worker < pool->workers);
+    for (uint32_t i = 0; i < pool->tile_count; i++) {
+        const struct ballast_tile *tile = &pool->tiles[i];
+        assert(tile->head_shard < pool->head_shards && tile->rows - 1 < pool->block_tokens);
+        assert(tile->home == pool->worker || tile->worker == pool->worker);
+        assert(tile->home < pool->workers && tile->worker < pool->workers);
+        assert(tile->row + tile->rows <= fuzz_replica(pool, tile->dp)->tokens);
+    }
+    for (uint32_t i = 0; i < pool->transfer_count; i++) {
+        const struct ballast_transfer *transfer = &pool->transfers[i];
+        uint32_t keys = transfer->payload == BALLAST_PAYLOAD_KV;
+        assert(transfer->source < pool->workers && transfer->worker < pool->workers);
+        assert(transfer->rows > 0 && transfer->rows <= FUZZ_TOKENS_MAX);
+        assert(transfer->row + transfer->rows <= fuzz_replica(pool, transfer->dp)->tokens);
+        assert((uint64_t)transfer->head_begin + transfer->head_count <=
+               (keys ? pool->kv_heads : pool->heads));
+        assert(transfer->bytes / transfer->rows / transfer->head_count ==
+               (uint64_t)pool->head_dim * pool->element_bytes * (1 + keys));
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 1) {
         return 0;
     }
     uint32_t cp = 1 + data[0] % 4u;
-    struct ballast_job job = {
-        .cp = cp, .tokens_max = FUZZ_TOKENS_MAX, .token_bytes = (data[0] & 16) != 0 ? 4 : 2};
+    struct ballast_job job = {.dp = FUZZ_DP,
+                              .cp = cp,
+                              .tokens_max = FUZZ_TOKENS_MAX,
+                              .token_bytes = (data[0] & 16) != 0 ? 4 : 2};
     struct batch_context context = {.job = &job,
                                     .mapping = fuzz_mapping(),
                                     .cp = data[0] / 64u % cp,
@@ -97,6 +136,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (message != NULL && batch_read(&batch, message, &context, &error) == 0) {
         fuzz_within_the_slab(&batch, message);
         fuzz_gather(&batch);
+        if (batch.view.pool != NULL) {
+            const char *why = NULL;
+            fuzz_pool(&batch.view);
+            (void)rank_verify(&batch.view, &why);
+        }
     }
     batch_deinit(&batch);
     arena_deinit(&arena);

@@ -190,6 +190,67 @@ static void a_signal_ends_it_after_the_batch_in_hand(void **state) {
     world_memory_destroy(&memory);
 }
 
+/* A step of two pooled batches; when `broken`, the second one's part is not whole. */
+struct pooled {
+    struct world_memory memory;
+    bool broken;
+};
+
+static void serve_pools(struct fake *fake) {
+    struct pooled *pooled = fake->context;
+    struct frame_header header;
+    const uint8_t *data;
+    uint32_t stream = world_serve(fake, &pooled->memory, 3, 0, 4);
+    for (uint32_t index = 0; index < WORLD_MICRO_BATCHES; index++) {
+        struct world_batch batch;
+        world_batch_init(&batch, &pooled->memory, 3, index);
+        world_pool_add(&batch);
+        batch.message.pool->n_tiles -= pooled->broken && index == 1;
+        world_send(fake, stream, &batch);
+        world_batch_free(&batch);
+    }
+    world_send_end_of_step(fake, stream, 3);
+    while (fake_receive(fake, &header, &data)) {
+    }
+}
+
+static void expect_verified(char *line) {
+    json_t *object = json_loads(line, 0, NULL);
+    assert_non_null(object);
+    assert_int_equal(json_integer_value(json_object_get(object, "verified")),
+                     WORLD_TILES + WORLD_TRANSFERS);
+    json_decref(object);
+}
+
+static void a_part_of_a_pool_is_verified_and_counted(void **state) {
+    (void)state;
+    for (int broken = 0; broken < 2; broken++) {
+        struct fake fake;
+        struct pooled pooled = {.broken = broken == 1};
+        char log[128], errors[128], text[4096], *rest = NULL;
+        world_memory_create(&pooled.memory, WORLD_SLOTS * WORLD_SLOT_BYTES);
+        fake_start(&fake, serve_pools, &pooled);
+        path_of(&fake, "log", log, sizeof log);
+        path_of(&fake, "errors", errors, sizeof errors);
+        pid_t child = rank_start(errors, "--socket", fake.path, "--verify", "--steps", "1",
+                                 "--commit-every", "0", "--log", log, NULL);
+        assert_int_equal(rank_wait(child), broken);
+        text[read_file(log, text, sizeof text - 1)] = '\0';
+        expect_verified(strtok_r(text, "\n", &rest));
+        char *second = strtok_r(NULL, "\n", &rest);
+        assert_int_equal(second == NULL, broken);
+        if (second != NULL) {
+            expect_verified(second);
+        }
+        text[read_file(errors, text, sizeof text - 1)] = '\0';
+        assert_int_equal(strstr(text, "verify: tiles at home leave out rows") != NULL, broken);
+        unlink(log);
+        unlink(errors);
+        fake_stop(&fake);
+        world_memory_destroy(&pooled.memory);
+    }
+}
+
 static void refuse_the_rank(struct fake *fake) {
     struct frame_header header;
     const uint8_t *data;
@@ -237,6 +298,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_log_and_the_dumps_say_what_was_gathered),
         cmocka_unit_test(a_signal_ends_it_after_the_batch_in_hand),
+        cmocka_unit_test(a_part_of_a_pool_is_verified_and_counted),
         cmocka_unit_test(exit_codes_and_sentences_say_what_was_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

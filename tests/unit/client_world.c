@@ -115,6 +115,84 @@ void world_batch_make(struct world_batch *batch, const struct document *document
     }
 }
 
+static void world_tiles(struct arena *arena, Ballast__V1__PoolPart *part) {
+    static const struct {
+        uint32_t block, head_shard, home, worker;
+        uint64_t pairs, row;
+    } tiles[WORLD_TILES] = {{0, 0, 0, 0, 3, 0},
+                            {0, 1, 0, 0, 3, 0},
+                            {1, 0, 1, 0, 7, 2},
+                            {3, 0, 0, 0, 5, 6},
+                            {3, 1, 0, 1, 5, 6}};
+    part->tiles = arena_array(arena, WORLD_TILES, sizeof *part->tiles);
+    for (uint32_t i = 0; i < WORLD_TILES; i++) {
+        Ballast__V1__Tile *tile = arena_alloc(arena, sizeof *tile);
+        ballast__v1__tile__init(tile);
+        tile->block = tiles[i].block;
+        tile->head_shard = tiles[i].head_shard;
+        tile->home = tiles[i].home;
+        tile->worker = tiles[i].worker;
+        tile->pairs = tiles[i].pairs;
+        tile->row = tiles[i].row;
+        tile->rows = 2;
+        part->tiles[part->n_tiles++] = tile;
+    }
+}
+
+static void world_transfers(struct arena *arena, Ballast__V1__PoolPart *part) {
+    static const struct {
+        Ballast__V1__Payload payload;
+        uint32_t source, row, rows, head_begin, head_count;
+    } transfers[WORLD_TRANSFERS] = {{BALLAST__V1__PAYLOAD__PAYLOAD_Q, 1, 2, 2, 0, 2},
+                                    {BALLAST__V1__PAYLOAD__PAYLOAD_Q, 0, 6, 2, 2, 2},
+                                    {BALLAST__V1__PAYLOAD__PAYLOAD_KV, 1, 2, 2, 0, 1},
+                                    {BALLAST__V1__PAYLOAD__PAYLOAD_KV, 1, 5, 1, 0, 1},
+                                    {BALLAST__V1__PAYLOAD__PAYLOAD_KV, 0, 6, 2, 1, 1},
+                                    {BALLAST__V1__PAYLOAD__PAYLOAD_O, 0, 2, 2, 0, 2},
+                                    {BALLAST__V1__PAYLOAD__PAYLOAD_O, 1, 6, 2, 2, 2}};
+    part->transfers = arena_array(arena, WORLD_TRANSFERS, sizeof *part->transfers);
+    for (uint32_t i = 0; i < WORLD_TRANSFERS; i++) {
+        Ballast__V1__Transfer *transfer = arena_alloc(arena, sizeof *transfer);
+        ballast__v1__transfer__init(transfer);
+        transfer->payload = transfers[i].payload;
+        transfer->source = transfers[i].source;
+        transfer->worker = 1 - transfers[i].source;
+        transfer->row = transfers[i].row;
+        transfer->rows = transfers[i].rows;
+        transfer->head_begin = transfers[i].head_begin;
+        transfer->head_count = transfers[i].head_count;
+        bool keys = transfer->payload == BALLAST__V1__PAYLOAD__PAYLOAD_KV;
+        transfer->bytes = (keys ? 2u : 1u) * transfer->rows * transfer->head_count * 16;
+        part->transfers[part->n_transfers++] = transfer;
+    }
+}
+
+void world_pool_add(struct world_batch *batch) {
+    struct arena *arena = &batch->arena;
+    Ballast__V1__PoolPart *part = arena_alloc(arena, sizeof *part);
+    Ballast__V1__PoolReplica *replica = arena_alloc(arena, sizeof *replica);
+    ballast__v1__pool_part__init(part);
+    ballast__v1__pool_replica__init(replica);
+    replica->tokens = WORLD_TOKENS;
+    replica->lengths = arena_array(arena, 2, sizeof *replica->lengths);
+    replica->lengths[0] = 5;
+    replica->lengths[1] = 3;
+    replica->n_lengths = 2;
+    part->replicas = arena_array(arena, 1, sizeof(Ballast__V1__PoolReplica *));
+    part->replicas[0] = replica;
+    part->n_replicas = 1;
+    part->ga_index = batch->id.index;
+    part->block_tokens = 4;
+    part->head_shards = 2;
+    part->heads = 4;
+    part->kv_heads = 2;
+    part->head_dim = 8;
+    part->element_bytes = 2;
+    world_tiles(arena, part);
+    world_transfers(arena, part);
+    batch->message.pool = part;
+}
+
 void world_batch_free(struct world_batch *batch) {
     arena_deinit(&batch->arena);
 }
@@ -209,14 +287,18 @@ uint32_t world_serve(struct fake *fake, const struct world_memory *memory, uint6
     return stream;
 }
 
+void world_send(struct fake *fake, uint32_t stream, struct world_batch *batch) {
+    Ballast__V1__StreamResponse event = BALLAST__V1__STREAM_RESPONSE__INIT;
+    event.event_case = BALLAST__V1__STREAM_RESPONSE__EVENT_BATCH;
+    event.batch = &batch->message;
+    fake_send(fake, stream, &event.base);
+}
+
 void world_send_batch(struct fake *fake, uint32_t stream, struct world_memory *memory,
                       uint64_t step, uint32_t index) {
     struct world_batch batch;
-    Ballast__V1__StreamResponse event = BALLAST__V1__STREAM_RESPONSE__INIT;
     world_batch_init(&batch, memory, step, index);
-    event.event_case = BALLAST__V1__STREAM_RESPONSE__EVENT_BATCH;
-    event.batch = &batch.message;
-    fake_send(fake, stream, &event.base);
+    world_send(fake, stream, &batch);
     world_batch_free(&batch);
 }
 

@@ -46,6 +46,13 @@ struct world_batch {
 void world_batch_make(struct world_batch *batch, const struct document *documents, uint32_t count,
                       const struct fragment *fragments, uint32_t fragment_count, uint64_t rows,
                       uint64_t pad_rows, uint32_t cp, uint32_t rank);
+/* Gives the world's batch a pool of its one replica: two head shards, four blocks of four rows cut
+ * where the home changes; one tile of rank 1 is computed here, one of this rank's there. All of it
+ * may be changed before the message is read or sent. */
+#define WORLD_TILES     5u
+#define WORLD_TRANSFERS 7u
+void world_pool_add(struct world_batch *batch);
+
 void world_batch_free(struct world_batch *batch);
 
 /* Token `i` of micro-batch (step, index); i = WORLD_TOKENS is the successor. */
@@ -66,6 +73,7 @@ uint32_t world_serve(struct fake *fake, const struct world_memory *memory, uint6
 /* The world's batch (step, index), its tokens written to its slot under generation step + 1. */
 void world_batch_init(struct world_batch *batch, struct world_memory *memory, uint64_t step,
                       uint32_t index);
+void world_send(struct fake *fake, uint32_t stream, struct world_batch *batch);
 void world_send_batch(struct fake *fake, uint32_t stream, struct world_memory *memory,
                       uint64_t step, uint32_t index);
 void world_send_end_of_step(struct fake *fake, uint32_t stream, uint64_t step);

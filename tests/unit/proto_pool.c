@@ -13,11 +13,22 @@
 /* Replicas 2 and 3 of two ranks each, one piece each of two head shards, the second shard of the
  * first one computed by the last worker. */
 static struct step_plan *make_plan(void) {
-    const struct plan_counts counts = {
-        .micro_batches = 4, .cp = 2, .pools = 2, .pieces = 4, .tiles = 8, .transfers = 3};
+    const struct plan_counts counts = {.micro_batches = 4,
+                                       .cp = 2,
+                                       .documents = 3,
+                                       .pools = 2,
+                                       .pieces = 4,
+                                       .tiles = 8,
+                                       .transfers = 3};
     struct step_plan *plan = step_plan_create_pooled(&counts);
     assert_non_null(plan);
     plan->dp = 4;
+    plan->micro_batches[2] = (struct micro_batch){.dp = 2, .document_count = 2, .tokens = 512};
+    plan->micro_batches[3] = (struct micro_batch){
+        .dp = 3, .document_begin = 2, .document_count = 1, .tokens = 9};
+    plan->documents[0].length = 500;
+    plan->documents[1].length = 12;
+    plan->documents[2].length = 9;
     plan->pool_shape = (struct pool_shape){2, 2, 64, 2, 8, 4, 128, 2};
     plan->pools[0] = (struct plan_pool){.piece_count = 2, .load_max = 5, .load_mean = 4};
     plan->pools[1] = (struct plan_pool){.dp_begin = 2,
@@ -93,12 +104,43 @@ static void a_plan_carries_its_pools_with_or_without_tiles(void **state) {
     step_plan_destroy(plan);
 }
 
+static void expect_shape(const Ballast__V1__PoolPart *part) {
+    assert_int_equal(part->ga_index, 0);
+    assert_int_equal(part->n_replicas, 2);
+    assert_int_equal(part->block_tokens, 64);
+    assert_int_equal(part->head_shards, 2);
+    assert_int_equal(part->heads, 8);
+    assert_int_equal(part->kv_heads, 4);
+    assert_int_equal(part->head_dim, 128);
+    assert_int_equal(part->element_bytes, 2);
+}
+
+/* Documents stand where tiles of them are computed. */
+static void expect_replica(const Ballast__V1__PoolReplica *replica, uint32_t dp, bool documents) {
+    assert_int_equal(replica->dp, dp);
+    assert_int_equal(replica->tokens, dp == 2 ? 512 : 9);
+    if (!documents) {
+        assert_int_equal(replica->n_lengths, 0);
+    } else if (dp == 2) {
+        assert_int_equal(replica->n_lengths, 2);
+        assert_int_equal(replica->lengths[0], 500);
+        assert_int_equal(replica->lengths[1], 12);
+    } else {
+        assert_int_equal(replica->n_lengths, 1);
+        assert_int_equal(replica->lengths[0], 9);
+    }
+}
+
 static void a_rank_receives_its_own_part(void **state) {
     (void)state;
     static const struct {
         uint32_t dp, cp, worker;
         size_t tiles, transfers;
-    } parts[] = {{2, 0, 0, 2, 3}, {2, 1, 1, 0, 0}, {3, 0, 2, 2, 0}, {3, 1, 3, 1, 3}};
+        bool documents[2]; /* of replicas 2 and 3 */
+    } parts[] = {{2, 0, 0, 2, 3, {true, false}},
+                 {2, 1, 1, 0, 0, {false, false}},
+                 {3, 0, 2, 2, 0, {false, true}},
+                 {3, 1, 3, 1, 3, {true, false}}};
     struct step_plan *plan = make_plan();
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         struct arena arena;
@@ -111,6 +153,10 @@ static void a_rank_receives_its_own_part(void **state) {
         assert_int_equal(part->worker, parts[i].worker);
         assert_int_equal(part->n_tiles, parts[i].tiles);
         assert_int_equal(part->n_transfers, parts[i].transfers);
+        expect_shape(part);
+        for (uint32_t j = 0; j < 2; j++) {
+            expect_replica(part->replicas[j], 2 + j, parts[i].documents[j]);
+        }
         arena_deinit(&arena);
     }
     assert_null(step_plan_pool(plan, 2, 1));
