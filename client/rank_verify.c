@@ -178,13 +178,18 @@ static uint64_t verify_coming_keys(struct verify *v, const struct ballast_tile *
     return at;
 }
 
+/* K/V heads that tiles of one head shard see. */
+static uint32_t verify_range_heads(const struct ballast_pool *pool) {
+    uint32_t ranges = pool->head_shards < pool->kv_heads ? pool->head_shards : pool->kv_heads;
+    return pool->kv_heads / ranges;
+}
+
 /* Whether the tile's keys [row, end) are here or come. */
 static bool verify_keys(struct verify *v, const struct ballast_tile *tile, uint64_t row,
                         uint64_t end) {
     const struct ballast_pool *pool = v->pool;
-    uint32_t ranges = pool->head_shards < pool->kv_heads ? pool->head_shards : pool->kv_heads;
-    uint32_t range = tile->head_shard / (pool->head_shards / ranges);
-    uint32_t heads = pool->kv_heads / ranges;
+    uint32_t heads = verify_range_heads(pool);
+    uint32_t range = tile->head_shard / (pool->head_shards / (pool->kv_heads / heads));
     for (uint64_t at = row; at < end;) {
         uint64_t next = verify_own_keys(v, tile, at);
         if (next == at) {
@@ -245,22 +250,67 @@ static int verify_here(struct verify *v, const char **why) {
     return code;
 }
 
+static int verify_compare(const void *a, const void *b) {
+    const struct ballast_transfer *x = *(const struct ballast_transfer *const *)a;
+    const struct ballast_transfer *y = *(const struct ballast_transfer *const *)b;
+    if (x->dp != y->dp) {
+        return x->dp < y->dp ? -1 : 1;
+    }
+    if (x->head_begin != y->head_begin) {
+        return x->head_begin < y->head_begin ? -1 : 1;
+    }
+    return (x->row > y->row) - (x->row < y->row);
+}
+
+/* Keys come once, by ranges of K/V heads. `coming` has room for every transfer. */
+static int verify_once(const struct verify *v, const struct ballast_transfer **coming,
+                       const char **why) {
+    const struct ballast_pool *pool = v->pool;
+    uint32_t heads = verify_range_heads(pool);
+    size_t count = 0;
+    for (uint32_t i = 0; i < pool->transfer_count; i++) {
+        const struct ballast_transfer *transfer = &pool->transfers[i];
+        if (transfer->payload != BALLAST_PAYLOAD_KV) {
+            continue;
+        }
+        if (transfer->head_count != heads || transfer->head_begin % heads != 0) {
+            *why = "keys are not of a range of heads";
+            return -EBADMSG;
+        }
+        if (transfer->worker == pool->worker) {
+            coming[count++] = transfer;
+        }
+    }
+    qsort(coming, count, sizeof(*coming), verify_compare);
+    for (size_t i = 1; i < count; i++) {
+        const struct ballast_transfer *last = coming[i - 1];
+        if (coming[i]->dp == last->dp && coming[i]->head_begin == last->head_begin &&
+            coming[i]->row < last->row + last->rows) {
+            *why = "a key comes twice";
+            return -EBADMSG;
+        }
+    }
+    return 0;
+}
+
 int64_t rank_verify(const struct ballast_batch *batch, const char **why) {
     const struct ballast_pool *pool = batch->pool;
     if (pool == NULL) {
         return 0;
     }
     struct verify v = {.batch = batch, .pool = pool};
+    const struct ballast_transfer **coming = calloc((size_t)pool->transfer_count + 1,
+                                                    sizeof(*coming));
     v.runs = calloc((size_t)batch->fragment_count + 1, sizeof *v.runs);
-    if (v.runs == NULL) {
-        *why = "out of memory";
-        return -ENOMEM;
-    }
-    int code = verify_runs(&v, why);
+    int code = coming != NULL && v.runs != NULL ? 0 : -ENOMEM;
+    *why = code < 0 ? "out of memory" : *why;
+    code = code < 0 ? code : verify_runs(&v, why);
     code = code < 0 ? code : verify_tiles(&v, why);
     code = code < 0 ? code : verify_home(&v, why);
     code = code < 0 ? code : verify_moved(&v, why);
     code = code < 0 ? code : verify_here(&v, why);
+    code = code < 0 ? code : verify_once(&v, coming, why);
     free(v.runs);
+    free((void *)coming);
     return code < 0 ? code : (int64_t)pool->tile_count + pool->transfer_count;
 }

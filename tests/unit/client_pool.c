@@ -21,7 +21,8 @@ struct reading {
     int code;
 };
 
-static void reading_init(struct reading *reading, void (*change)(Ballast__V1__PoolPart *part)) {
+static void reading_init_within(struct reading *reading,
+                                void (*change)(Ballast__V1__PoolPart *part), size_t bytes_max) {
     struct ballast_job job = {
         .dp = 2, .cp = WORLD_CP, .tokens_max = WORLD_TOKENS, .token_bytes = 2};
     *reading = (struct reading){0};
@@ -35,7 +36,12 @@ static void reading_init(struct reading *reading, void (*change)(Ballast__V1__Po
     struct batch_context context = {
         .job = &job, .mapping = reading->mapping, .cp = 0, .slot_wanted = true};
     batch_init(&reading->batch);
+    reading->batch.arena.bytes_max = bytes_max;
     reading->code = batch_read(&reading->batch, &reading->world.message, &context, &reading->error);
+}
+
+static void reading_init(struct reading *reading, void (*change)(Ballast__V1__PoolPart *part)) {
+    reading_init_within(reading, change, 1u << 20);
 }
 
 static void reading_deinit(struct reading *reading) {
@@ -95,6 +101,35 @@ static void a_daemon_that_does_not_say_the_shape_gives_no_pool(void **state) {
     const char *why = NULL;
     assert_int_equal(rank_verify(&reading.batch.view, &why), 0);
     reading_deinit(&reading);
+}
+
+/* An arena grows in chunks, so tiles enough for many of them. */
+static void have_many_of_each(Ballast__V1__PoolPart *part) {
+    static Ballast__V1__Tile *tiles[1000];
+    static Ballast__V1__Transfer *transfers[1000];
+    for (uint32_t i = 0; i < 1000; i++) {
+        tiles[i] = part->tiles[0];
+        transfers[i] = part->transfers[0];
+    }
+    part->tiles = tiles;
+    part->transfers = transfers;
+    part->n_tiles = part->n_transfers = 1000;
+}
+
+static void too_little_memory_is_no_batch_and_no_pool(void **state) {
+    (void)state;
+    uint32_t refused = 0;
+    int code = -ENOMEM;
+    for (size_t bytes_max = 4096; code < 0; bytes_max += 4096) {
+        struct reading reading;
+        reading_init_within(&reading, have_many_of_each, bytes_max);
+        code = reading.code;
+        assert_true(code == 0 || code == -ENOMEM);
+        assert_int_equal(reading.batch.view.pool == NULL, code < 0);
+        refused += code < 0 && strstr(reading.error.text, "a pool of 1000") != NULL;
+        reading_deinit(&reading);
+    }
+    assert_true(refused > 1);
 }
 
 #define CHANGE(name, assignment)                                                                   \
@@ -226,6 +261,17 @@ static void lose_the_documents(Ballast__V1__PoolPart *part) {
     part->replicas[0]->n_lengths = 0;
 }
 
+static void send_a_key_twice(Ballast__V1__PoolPart *part) {
+    part->transfers[3]->row = 3;
+    part->transfers[3]->rows = 3;
+    part->transfers[3]->bytes = 96;
+}
+
+static void send_keys_of_two_ranges(Ballast__V1__PoolPart *part) {
+    part->transfers[3]->head_count = 2;
+    part->transfers[3]->bytes = 64;
+}
+
 static void answer_elsewhere(Ballast__V1__PoolPart *part) {
     part->transfers[5]->row = 3;
     part->transfers[5]->rows = 1;
@@ -263,6 +309,8 @@ static void no_part_of_a_plan_that_does_not_hold_is_verified(void **state) {
         {send_one_more_q, "Q or O of no tile"},
         {other_row_of_keys, "does not come"},
         {send_keys_of_other_heads, "does not come"},
+        {send_a_key_twice, "comes twice"},
+        {send_keys_of_two_ranges, "not of a range of heads"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct reading reading;
@@ -291,6 +339,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_reads_its_part_of_a_pool),
         cmocka_unit_test(a_daemon_that_does_not_say_the_shape_gives_no_pool),
+        cmocka_unit_test(too_little_memory_is_no_batch_and_no_pool),
         cmocka_unit_test(no_pool_that_could_not_be_indexed_is_accepted),
         cmocka_unit_test(no_part_of_a_plan_that_does_not_hold_is_verified),
         cmocka_unit_test(a_part_that_holds_is_counted),
