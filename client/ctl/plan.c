@@ -97,9 +97,14 @@ static const struct argp plan_argp = {
     .options = plan_options,
     .parser = plan_parse,
     .args_doc = "STEP",
-    .doc = "Shows the plan of a step. With --config alone no daemon is needed: the plan is "
-           "computed here, from step 0; with --state from the nearest stored step. --json prints "
-           "the whole plan, fragments too; of several steps without them unless asked.",
+    .doc =
+        "Shows the plan of a step. With --config alone no daemon is needed: the plan is "
+        "computed here, from step 0; with --state from the nearest stored step. --json prints "
+        "the whole plan, fragments too; of several steps without them unless asked. WORK is what "
+        "the packer levels: predicted nanoseconds, or the units of model.cost; ATTENTION the "
+        "predicted time of the slowest context-parallel rank, in a pool after sharing; CONTEXT "
+        "the slowest of these ranks over their mean; AGE by how many steps the oldest document "
+        "comes late.",
     .children = ctl_argp_children,
 };
 

@@ -51,6 +51,9 @@ static void print_daemon(const Ballast__V1__StatusResponse *status) {
         printf("delay    mean %s steps, at most %" PRIu64 "\n",
                units_milli(status->balance->delay_mean_milli).text, status->balance->delay_max);
     }
+    if (strcmp(status->state, "stopped") == 0) {
+        return;
+    }
     printf("time     planning a step p50 %s, p99 %s; ranks waited p99 %s\n"
            "slab     %s in use\n",
            units_time(status->plan_ns_p50).text, units_time(status->plan_ns_p99).text,
@@ -81,8 +84,11 @@ static void print_ranks(const Ballast__V1__StatusResponse *status) {
 }
 
 int ctl_status(struct ctl *ctl, int argc, char **argv) {
-    ctl_parse_none(ctl, "Shows what the daemon is doing, or had done when it stopped (--state).",
-                   argc, argv);
+    ctl_parse_none(
+        ctl,
+        "Shows what the daemon is doing, or had done when it stopped (--state). AGE is how "
+        "long a rank has waited for a batch that is not ready.",
+        argc, argv);
     Ballast__V1__StatusResponse *status;
     int rc = answers_choose(ctl, false)->status(ctl, &status);
     if (rc < 0) {
