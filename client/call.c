@@ -90,7 +90,9 @@ static int call_connect(const char *path, int *out, struct error *error) {
     case -ENOENT:
     case -ECONNREFUSED:
         return error_set(error, -ECONNREFUSED,
-                         "no daemon listens on %s; start ballastd or check --socket", path);
+                         "no daemon listens on %s; start ballastd, or name its socket (--socket, "
+                         "BALLAST_SOCKET)",
+                         path);
     case -EAGAIN:
         return error_set(error, -ECONNREFUSED, "the daemon on %s accepts no more connections",
                          path);

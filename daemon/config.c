@@ -454,7 +454,8 @@ static int read_file(struct loader *loader) {
     }
     loader->file = fopen(loader->path, "re");
     if (loader->file == NULL) {
-        return error_set(loader->error, -errno, "config %s: %s", loader->path, strerror(errno));
+        return error_set(loader->error, -errno, "config %s: %s; check the path and the permissions",
+                         loader->path, strerror(errno));
     }
 #ifdef BALLAST_INI_MAX_LINE
     ini_max_line = CONFIG_VALUE_BYTES + 256; /* any value with its key */

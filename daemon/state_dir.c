@@ -104,11 +104,15 @@ static int dir_open(const char *path, bool create, struct state_dir *dir, struct
     }
     (void)snprintf(dir->path, sizeof dir->path, "%s", path);
     if (create && mkdir(path, 0750) < 0 && errno != EEXIST) {
-        return error_set(error, -errno, "make [daemon] state_dir %s: %s", path, strerror(errno));
+        return error_set(error, -errno,
+                         "make [daemon] state_dir %s: %s; its folder must exist and be writable",
+                         path, strerror(errno));
     }
     dir->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir->fd < 0) {
-        return error_set(error, -errno, "open [daemon] state_dir %s: %s", path, strerror(errno));
+        return error_set(error, -errno,
+                         "open [daemon] state_dir %s: %s; check the path and the permissions", path,
+                         strerror(errno));
     }
     return 0;
 }

@@ -331,8 +331,10 @@ static void without_a_daemon_opening_says_what_to_do(void **state) {
     fake_prepare(&fake);
     assert_int_equal(call_open(fake.path, 0, &channel, &error), -ECONNREFUSED);
     char expected[256];
-    (void)snprintf(expected, sizeof expected,
-                   "no daemon listens on %s; start ballastd or check --socket", fake.path);
+    (void)snprintf(
+        expected, sizeof expected,
+        "no daemon listens on %s; start ballastd, or name its socket (--socket, BALLAST_SOCKET)",
+        fake.path);
     assert_string_equal(error.text, expected);
     int64_t begin = deadline_now_ns();
     assert_int_equal(call_open(fake.path, 25, &channel, &error), -ECONNREFUSED);

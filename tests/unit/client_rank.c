@@ -279,7 +279,8 @@ static void exit_codes_and_sentences_say_what_was_wrong(void **state) {
     (void)state;
     struct fake fake;
     fake_prepare(&fake);
-    expect_refusal(&fake, 3, "start ballastd or check --socket", NULL, NULL);
+    expect_refusal(&fake, 3, "start ballastd, or name its socket (--socket, BALLAST_SOCKET)", NULL,
+                   NULL);
     expect_refusal(&fake, 2, "--dp -1: not a whole number", "--dp", "-1");
     expect_refusal(&fake, 2, "--steps 1x: not a whole number", "--steps", "1x");
     expect_refusal(&fake, 2, "tokenz is none of plan, tokens, labels", "--parts", "plan,tokenz");
