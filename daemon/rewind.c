@@ -125,7 +125,8 @@ static bool rewind_opens(struct rewind *rewind, const struct rewind_call *call, 
     const struct generation *generation = &daemon->generation;
     if (daemon->draining) {
         session_refuse(call->session, call->stream, STATUS_FAILED_PRECONDITION,
-                       "the daemon is draining: no other step is planned any more");
+                       "the daemon is draining: no other step is planned any more; "
+                       "start it again and seek then");
         return false;
     }
     if (rewind->phase != REWIND_IDLE) {
