@@ -73,13 +73,12 @@ void tile_loads_add(const struct tile_model *model, struct tile_loads *sum,
                     const struct fragment *fragments, uint32_t count) {
     struct tile_size size = tile_size_of(tile_tokens(TILE_ROWS, model->q_heads / model->kv_heads));
     struct tile_loads loads = *sum;
-    const struct fragment *end = fragments + count;
-    for (const struct fragment *next = fragments; next < end;) {
+    for (uint32_t next = 0; next < count;) {
         struct tile_slice slice = {0};
-        uint32_t document = next->document;
+        uint32_t document = fragments[next].document;
         do {
-            tile_slice_add(&slice, &size, *next++);
-        } while (next < end && next->document == document);
+            tile_slice_add(&slice, &size, fragments[next++]);
+        } while (next < count && fragments[next].document == document);
         loads.forward.tiles += slice.tiles;
         loads.forward.blocks += slice.blocks;
         loads.forward.longest_blocks = tile_more(loads.forward.longest_blocks, slice.key_blocks);
