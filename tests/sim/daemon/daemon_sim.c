@@ -5,7 +5,7 @@
  * looked at. After the chaos comes peace: no more faults, and every rank must reach the end of the
  * data.
  *
- *   daemon_sim                  as many seeds as fit BALLAST_SIM_SECONDS (30)
+ *   daemon_sim                  as many seeds as fit BALLAST_SIM_SECONDS (60)
  *   daemon_sim --seeds 10000    seeds 1 to 10000; BALLAST_TEST_FULL=1 does the same
  *   daemon_sim --seed 17        one seed, telling what happens */
 #include "sim.h"
@@ -508,7 +508,7 @@ static uint64_t seeds_wanted;
 static void
 whatever_breaks_the_stream_is_the_reference_and_in_peace_all_reach_its_end(void **state) {
     uint64_t begin_ns = clock_now_ns();
-    uint64_t budget_ns = seconds_of("BALLAST_SIM_SECONDS", 30) * 1000000000u;
+    uint64_t budget_ns = seconds_of("BALLAST_SIM_SECONDS", 60) * 1000000000u;
     uint64_t seed = 1, steps = 0, lives = 0;
     (void)state;
     while (seeds_wanted > 0 ? seed <= seeds_wanted : clock_now_ns() - begin_ns < budget_ns) {
