@@ -100,12 +100,12 @@ void daemon_stop(struct daemon *daemon) {
 }
 
 /* Signals wait for the loop that takes them: SIGHUP from the start, those that stop it while a
- * phase follows another. */
-static void daemon_hold_signals(bool moving_on) {
+ * phase follows another, and while the last one closes, which ends with its own exit code. */
+static void daemon_hold_signals(bool stopping) {
     sigset_t held;
     (void)sigemptyset(&held);
     (void)sigaddset(&held, SIGHUP);
-    if (moving_on) {
+    if (stopping) {
         (void)sigaddset(&held, SIGTERM);
         (void)sigaddset(&held, SIGINT);
     }
@@ -537,6 +537,7 @@ static int daemon_close(struct daemon *daemon, struct error *error) {
     server_close(&daemon->server);
     ahead_stop(daemon->ahead);
     int code = memo_stop(daemon->memo, error);
+    daemon_hold_signals(true);
     uv_walk(&daemon->loop, daemon_walk_close, NULL);
     (void)uv_run(&daemon->loop, UV_RUN_DEFAULT);
     assert(daemon->handles == 0);
