@@ -51,6 +51,9 @@ const struct config_key *config_key_at(size_t i);
 /* Index of section.name, or config_key_count() for an unknown one. */
 size_t config_key_find(const char *section, const char *name);
 
+/* Whether a line "section.key = value" of a plan text says what the key's default says. */
+bool config_line_is_default(const char *line);
+
 /* Whether any key is in this section. */
 bool config_section_known(const char *section);
 

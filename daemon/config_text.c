@@ -113,6 +113,27 @@ static void text_base(FILE *stream, const struct config *config) {
     }
 }
 
+static bool text_parses(const struct config_key *key, const char *text, struct config *config) {
+    return config != NULL && key->kind->parse(key, text, config) == 0;
+}
+
+bool config_line_is_default(const char *line) {
+    char section[CONFIG_DATASET_NAME_BYTES], name[CONFIG_DATASET_NAME_BYTES];
+    char value[CONFIG_VALUE_BYTES];
+    if (sscanf(line, "%40[^.\n].%40[^ \n] = %4095[^\n]", section, name, value) != 3 ||
+        config_key_find(section, name) == config_key_count()) {
+        return false;
+    }
+    const struct config_key *key = config_key_at(config_key_find(section, name));
+    struct config *said = calloc(1, sizeof *said);
+    struct config *untold = calloc(1, sizeof *untold);
+    bool is_default = text_parses(key, value, said) && text_parses(key, key->fallback, untold) &&
+                      memcmp(said, untold, sizeof *said) == 0;
+    config_destroy(said);
+    config_destroy(untold);
+    return is_default;
+}
+
 /* Opens the section's part of the text with its first line. */
 static void text_line(FILE *stream, uint64_t step, bool *open, const char *name,
                       const char *value) {

@@ -1,5 +1,6 @@
 /* history: see history.h. */
 #include "daemon/history.h"
+#include "daemon/config_keys.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,12 +28,23 @@ static void history_line(const char *line, uint64_t section, char out[HISTORY_LI
     }
 }
 
+/* Whether `b` begins with a key that `a`, at the same place, does not know, and its default. */
+static bool history_implied(const char *a, const char *b) {
+    size_t name = strcspn(b, " \n");
+    return strncmp(a, b, name + 1) != 0 && config_line_is_default(b);
+}
+
 bool history_differs(const char *a, const char *b, struct history_difference *out) {
     uint64_t section = 0;
     for (;;) {
         size_t chars = strcspn(a, "\n");
         if (chars != strcspn(b, "\n") || memcmp(a, b, chars) != 0) {
-            break;
+            if (section > 0 || !history_implied(a, b)) {
+                break;
+            }
+            b += strcspn(b, "\n");
+            b += *b == '\n';
+            continue;
         }
         if (a[0] == '\0') {
             return false;

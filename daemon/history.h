@@ -2,8 +2,9 @@
  *
  * A config's plan text (config_plan_text) is the job's history: what holds from step 0 on, then the
  * sections "[from STEP]" that changed it. Of two histories that agree up to a step, either explains
- * every plan before it, so a section may be added to a job at any step that is not committed. Pure
- * text. */
+ * every plan before it, so a section may be added to a job at any step that is not committed. A
+ * version that knows more keys than the one that wrote a text takes their defaults for what it
+ * lacks. */
 #ifndef BALLAST_DAEMON_HISTORY_H
 #define BALLAST_DAEMON_HISTORY_H
 
@@ -20,7 +21,8 @@ struct history_difference {
     char b[HISTORY_LINE_BYTES];
 };
 
-/* False when the texts agree. */
+/* False when the texts agree. `a` may be of an older version: lines of step 0 that only `b` has mean
+ * nothing when they say a key's default. */
 bool history_differs(const char *a, const char *b, struct history_difference *out);
 
 #endif

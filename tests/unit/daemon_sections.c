@@ -261,6 +261,40 @@ static void histories_differ_from_a_step_on(void **state) {
     assert_int_equal(difference.step, 0);
 }
 
+/* `text` without the line that begins with `name`. */
+static char *text_without(const char *text, const char *name) {
+    char *out = strdup(text);
+    char *line = strstr(out, name);
+    assert_non_null(line);
+    char *next = strchr(line, '\n') + 1;
+    memmove(line, next, strlen(next) + 1);
+    return out;
+}
+
+static void a_history_without_a_key_that_came_later_has_its_default(void **state) {
+    (void)state;
+    static const char paper[] = WORLD_DATASET "[plan]\nwindow = 1k\nmicro_batches = 24\n"
+                                              "policy = wlb:bands\nsearch = paper\n"
+                                              "[parallel]\ndp = 8\ncp = 2\n";
+    struct history_difference difference;
+    char *now = plan_text_of(JOB);
+    char *later = plan_text_of(JOB "[from 10]\nplan.micro_batches = 48\n");
+    char *other = plan_text_of(paper);
+    char *older = text_without(now, "plan.search");
+    assert_false(history_differs(older, now, &difference));
+    assert_true(history_differs(now, older, &difference));
+    assert_string_equal(difference.a, "plan.search = exact");
+    assert_true(history_differs(older, later, &difference));
+    assert_int_equal(difference.step, 10);
+    assert_true(history_differs(older, other, &difference));
+    assert_int_equal(difference.step, 0);
+    assert_string_equal(difference.b, "plan.search = paper");
+    free(now);
+    free(later);
+    free(other);
+    free(older);
+}
+
 static void sections_have_a_limit(void **state) {
     (void)state;
     static char text[32768];
@@ -288,6 +322,7 @@ int main(void) {
         cmocka_unit_test(settings_say_from_which_step_they_hold),
         cmocka_unit_test(what_follows_from_a_section_is_part_of_it),
         cmocka_unit_test(histories_differ_from_a_step_on),
+        cmocka_unit_test(a_history_without_a_key_that_came_later_has_its_default),
         cmocka_unit_test(sections_have_a_limit),
     };
     return cmocka_run_group_tests_name("daemon_sections", tests, NULL, NULL);
