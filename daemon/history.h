@@ -21,8 +21,8 @@ struct history_difference {
     char b[HISTORY_LINE_BYTES];
 };
 
-/* False when the texts agree. `a` may be of an older version: lines of step 0 that only `b` has mean
- * nothing when they say a key's default. */
+/* False when the texts agree. `a` may be of an older version: lines of step 0 that only `b` has
+ * mean nothing when they say a key's default. */
 bool history_differs(const char *a, const char *b, struct history_difference *out);
 
 #endif
