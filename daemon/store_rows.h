@@ -2,7 +2,7 @@
  *
  * What is stored is the newest state only, and of that only what changed since the last: most
  * documents that wait stay where they are from step to step. Private to the store; returns SQLite's
- * codes, which store.c translates. */
+ * codes, which store_connection.c translates. */
 #ifndef BALLAST_DAEMON_STORE_ROWS_H
 #define BALLAST_DAEMON_STORE_ROWS_H
 

@@ -1,6 +1,6 @@
 /* store_schema: daemon/schema.sql as what is done to a database: made, brought up to date.
  *
- * Private to the store; returns SQLite's codes, which store.c translates. */
+ * Private to the store; returns SQLite's codes, which store_connection.c translates. */
 #ifndef BALLAST_DAEMON_STORE_SCHEMA_H
 #define BALLAST_DAEMON_STORE_SCHEMA_H
 
