@@ -259,31 +259,11 @@ static int daemon_open_corpus(struct daemon *daemon, struct error *error) {
     return code;
 }
 
-/* What checkpoints say of the job: its datasets are the first of the config, those that were
- * appended stand in the settings. */
 static int daemon_identify(struct daemon *daemon, struct error *error) {
-    uint32_t count = daemon->config->dataset_job_count;
-    struct blob_dataset *datasets = calloc(count, sizeof *datasets);
-    char *plan_text = config_plan_text(daemon->config, daemon->catalog, error);
-    daemon->identity = (struct blob){.writer = DAEMON_VERSION_TEXT,
-                                     .algorithm = PLAN_ALGORITHM_VERSION,
-                                     .plan_text = plan_text,
-                                     .datasets = datasets,
-                                     .dataset_count = count};
-    if (datasets == NULL || plan_text == NULL) {
-        return plan_text == NULL ? error->code : error_set(error, -ENOMEM, "out of memory");
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        const struct dataset *dataset = catalog_dataset(daemon->catalog, i);
-        datasets[i].name = dataset_name(dataset);
-        int code = dataset_fingerprint(dataset, datasets[i].fingerprint, error);
-        if (code < 0) {
-            return code;
-        }
-    }
-    config_job_digest(daemon->config, daemon->fingerprint, daemon->identity.job_digest);
+    int code = job_identity_init(&daemon->identity, DAEMON_VERSION_TEXT, daemon->config,
+                                 daemon->catalog, error);
     memcpy(daemon->job.job_digest, daemon->identity.job_digest, sizeof daemon->job.job_digest);
-    return 0;
+    return code;
 }
 
 static int daemon_fork(struct daemon *daemon, const struct store_job *job, struct error *error) {
@@ -553,8 +533,7 @@ static int daemon_close(struct daemon *daemon, struct error *error) {
     admin_deinit(&daemon->admin);
     schedule_destroy(daemon->schedule);
     rewind_close(&daemon->rewind);
-    free((char *)daemon->identity.plan_text);
-    free((struct blob_dataset *)daemon->identity.datasets);
+    job_identity_deinit(&daemon->identity);
     catalog_close(daemon->catalog);
     recovered_deinit(&daemon->recovered);
     arena_deinit(&daemon->arena);

@@ -23,6 +23,9 @@ struct answers {
     int (*delays)(struct ctl *ctl, Ballast__V1__DelaysResponse **out);
     int (*corpus)(struct ctl *ctl, Ballast__V1__CorpusResponse **out);
     int (*config)(struct ctl *ctl, Ballast__V1__ConfigResponse **out);
+    /* The checkpoint of *step; of the next step to be committed, which is then told, if it is
+     * UINT64_MAX. The daemon keeps that step's state; local.c notes nothing. */
+    int (*export)(struct ctl *ctl, uint64_t *step, Ballast__V1__ExportResponse **out);
 };
 
 extern const struct answers remote_answers;
@@ -38,7 +41,6 @@ const struct answers *answers_choose(struct ctl *ctl, bool config_answers);
 int remote_drain(struct ctl *ctl, Ballast__V1__DrainResponse **out);
 int remote_seek(struct ctl *ctl, uint64_t step, uint64_t generation,
                 Ballast__V1__SeekResponse **out);
-int remote_export(struct ctl *ctl, uint64_t step, Ballast__V1__ExportResponse **out);
 int remote_import(struct ctl *ctl, const uint8_t *state, size_t bytes, uint64_t generation,
                   Ballast__V1__ImportResponse **out);
 

@@ -41,6 +41,7 @@ struct ctl {
     struct local *local;          /* local.c's, likewise */
     struct arena arena;           /* every message of this run */
     struct error error;           /* why the command failed */
+    bool misused;                 /* ... and that it was called wrongly: exit 2 */
 };
 
 struct command {

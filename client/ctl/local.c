@@ -104,6 +104,7 @@ static int local_open_store(struct ctl *ctl, struct local *local) {
 
 static int local_open_config(struct ctl *ctl, struct config **out) {
     if (ctl->config == NULL) {
+        ctl->misused = true;
         return error_set(&ctl->error, -EINVAL,
                          "a state directory is read together with its job's config; name that too: "
                          "--config FILE");
@@ -393,6 +394,79 @@ static int local_config(struct ctl *ctl, Ballast__V1__ConfigResponse **out) {
     return rc;
 }
 
+/* The state before the step that the stream stands at. */
+static int local_put_state(struct local *local, struct blob *blob, struct error *error) {
+    size_t bytes = plan_state_encode(local->stream.state, NULL, 0);
+    uint8_t *state = malloc(bytes);
+    if (state == NULL) {
+        return error_set(error, -ENOMEM, "out of memory");
+    }
+    blob->state = state;
+    blob->state_bytes = plan_state_encode(local->stream.state, state, bytes);
+    return 0;
+}
+
+/* Plans the step for its digest; at the end of the data there is none. */
+static int local_put_digest(struct local *local, struct blob *blob, struct error *error) {
+    struct step_plan *plan = NULL;
+    int rc = stream_step(&local->stream, &plan, error);
+    if (rc == 0) {
+        memcpy(blob->digest, plan->digest, sizeof blob->digest);
+        blob->digest_known = true;
+    }
+    step_plan_destroy(plan);
+    return rc == -ENOENT ? 0 : rc;
+}
+
+/* Packs the blob into the answer. */
+static int local_export_answer(struct ctl *ctl, const struct blob *blob,
+                               Ballast__V1__ExportResponse **out) {
+    Ballast__V1__ExportResponse *response = message_create(
+        &ctl->arena, &ballast__v1__export_response__descriptor);
+    size_t bytes = 0;
+    uint8_t *encoded = blob_encode(blob, &bytes, &ctl->error);
+    if (encoded == NULL) {
+        return ctl->error.code;
+    }
+    uint8_t *copy = response == NULL ? NULL : arena_alloc(&ctl->arena, bytes);
+    if (copy != NULL) {
+        memcpy(copy, encoded, bytes);
+        response->state = (ProtobufCBinaryData){bytes, copy};
+        *out = response;
+    }
+    free(encoded);
+    return copy == NULL ? no_memory(ctl) : 0;
+}
+
+static int local_export(struct ctl *ctl, uint64_t *step, Ballast__V1__ExportResponse **out) {
+    struct blob blob = {0};
+    int rc = local_get(ctl);
+    if (rc < 0) {
+        return rc;
+    }
+    struct local *local = ctl->local;
+    *step = *step == UINT64_MAX ? local->summary.committed_step : *step;
+    rc = local_seek(ctl, *step);
+    if (rc == 0) {
+        rc = job_identity_init(&blob, "ballastctl " BALLAST_VERSION, local->config, local->catalog,
+                               &ctl->error);
+    }
+    blob.step = *step;
+    blob.generation = local->summary.generation;
+    if (rc == 0) {
+        rc = local_put_state(local, &blob, &ctl->error);
+    }
+    if (rc == 0) {
+        rc = local_put_digest(local, &blob, &ctl->error);
+    }
+    if (rc == 0) {
+        rc = local_export_answer(ctl, &blob, out);
+    }
+    free((uint8_t *)blob.state);
+    job_identity_deinit(&blob);
+    return rc;
+}
+
 const struct answers local_answers = {
     .status = local_status,
     .queues = local_queues,
@@ -400,4 +474,5 @@ const struct answers local_answers = {
     .delays = local_delays,
     .corpus = local_corpus,
     .config = local_config,
+    .export = local_export,
 };

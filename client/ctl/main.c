@@ -50,6 +50,7 @@ static const struct command commands[] = {
      ctl_seek},
     {"state", "checkpoints: export, import, show, diff",
      "  ballastctl state export step1200.state --step 1200\n"
+     "  ballastctl state export step1200.state --state DIR --config job.conf\n"
      "  ballastctl state show step1200.state\n"
      "  ballastctl state diff step1200.state other.state\n"
      "  ballastctl state import step1200.state     on a node that has lost its own\n",
@@ -178,7 +179,7 @@ static int command_run(struct ctl *ctl, int argc, char **argv) {
     if (rc < 0) {
         fprintf(stderr, "%s: %s\n", name, ctl->error.text);
     }
-    return status_exit_code(status_from_error(rc));
+    return rc < 0 && ctl->misused ? CTL_EXIT_USAGE : status_exit_code(status_from_error(rc));
 }
 
 int main(int argc, char **argv) {

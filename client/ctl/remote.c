@@ -88,9 +88,17 @@ int remote_seek(struct ctl *ctl, uint64_t step, uint64_t generation,
                               (ProtobufCMessage **)out);
 }
 
-int remote_export(struct ctl *ctl, uint64_t step, Ballast__V1__ExportResponse **out) {
+static int remote_export(struct ctl *ctl, uint64_t *step, Ballast__V1__ExportResponse **out) {
     Ballast__V1__ExportRequest request = BALLAST__V1__EXPORT_REQUEST__INIT;
-    request.step = step;
+    if (*step == UINT64_MAX) {
+        Ballast__V1__StatusResponse *status;
+        int rc = remote_status(ctl, &status);
+        if (rc < 0) {
+            return rc;
+        }
+        *step = status->committed_step;
+    }
+    request.step = *step;
     return remote_call_loader(ctl, "Export", &request.base,
                               &ballast__v1__export_response__descriptor, (ProtobufCMessage **)out);
 }
@@ -175,4 +183,5 @@ const struct answers remote_answers = {
     .delays = remote_delays,
     .corpus = remote_corpus,
     .config = remote_config,
+    .export = remote_export,
 };

@@ -1,5 +1,5 @@
 /* state, seek: checkpoints of the stream, and going to another step. `show` and `diff` read files
- * and need no daemon. */
+ * and need no daemon, `export` takes a stopped one's store too. */
 #include "client/ctl/answers.h"
 #include "client/ctl/json.h"
 #include "client/ctl/print.h"
@@ -430,21 +430,13 @@ static int state_diff(struct state_arguments *arguments) {
     return code;
 }
 
-/* What a daemon does */
+/* Out of a daemon or its store, and into a daemon */
 
 static int state_export(struct state_arguments *arguments) {
     struct ctl *ctl = arguments->ctl;
     Ballast__V1__ExportResponse *response;
     uint64_t step = arguments->step;
-    if (step == UINT64_MAX) {
-        Ballast__V1__StatusResponse *status;
-        int code = remote_answers.status(ctl, &status);
-        if (code < 0) {
-            return code;
-        }
-        step = status->committed_step;
-    }
-    int code = remote_export(ctl, step, &response);
+    int code = answers_choose(ctl, false)->export(ctl, &step, &response);
     if (code == 0) {
         code = write_file(ctl, arguments->words[1], response->state.data, response->state.len);
     }
@@ -501,10 +493,10 @@ static const struct argp state_argp = {
     .options = state_options,
     .parser = state_parse,
     .args_doc = "export FILE\nimport FILE\nshow FILE\ndiff FILE FILE",
-    .doc = "Takes the state from which a step is planned out of the daemon, or the daemon to such "
-           "a state and with it the whole job; shows what a file holds; names the first setting, "
-           "dataset and waiting document in which two differ (exit code 1). show and diff need no "
-           "daemon.",
+    .doc = "Takes the state from which a step is planned out of the daemon, or out of a stopped "
+           "one's store (--state DIR --config FILE); takes the daemon to such a state and with it "
+           "the whole job; shows what a file holds; names the first setting, dataset and waiting "
+           "document in which two differ (exit code 1). show and diff need no daemon.",
     .children = ctl_argp_children,
 };
 

@@ -184,6 +184,14 @@ def test_the_command_line_exports_shows_compares_imports_and_seeks():
             assert "an administrator" in node.live("status")["generation_by"]
             assert sorted(digests(node.run(2))) == [4, 5]
             node.ctl(*at, "state", "export", first, "--step", 4000, expect=1)
+            # What a running daemon exports and what is read from its store when it is stopped are one.
+            node.ctl(*at, "state", "export", first)
+            store = ["--state", node.state, "--config", node.config_path]
+            refused = node.ctl(*store, "state", "export", second, expect=1)
+            assert "a daemon is running" in refused.stderr, refused.stderr
+            node.stop()
+            node.ctl(*store, "state", "export", second)
+            assert node.ctl("state", "diff", first, second).stdout == ""
             node.ctl("state", "show", os.path.join(home.dir, "nothing"), expect=4)
             node.ctl("state", "burn", first, expect=2)
 

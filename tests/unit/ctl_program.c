@@ -312,7 +312,7 @@ static void the_command_line_goes_before_the_environment(void **state) {
     ran_expect(&ran, 3);
     assert_non_null(strstr(ran.err, "/nowhere/sock"));
     ran_ctl(&ran, "status", NULL); /* the state, whose config is missing */
-    ran_expect(&ran, 1);
+    ran_expect(&ran, 2);
     assert_non_null(strstr(ran.err, "state directory"));
     ran_environment_clear();
     char corpus[512];

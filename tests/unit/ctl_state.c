@@ -210,9 +210,15 @@ static void a_store_is_read_with_its_config_only_and_only_if_it_is_there(void **
     struct world world;
     struct ran ran = {0};
     store_close(world_make(&world));
-    ran_ctl(&ran, "status", "--state", world_path(&world, "state"), NULL);
-    ran_expect(&ran, 1);
-    assert_non_null(strstr(ran.err, "--config FILE"));
+    static const char *const commands[] = {"status", "queues", "delays", "corpus", "config"};
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        ran_ctl(&ran, commands[i], "--state", world_path(&world, "state"), NULL);
+        ran_expect(&ran, 2);
+        assert_non_null(strstr(ran.err, "--config FILE"));
+    }
+    ran_ctl(&ran, "state", "export", world_path(&world, "none"), "--state",
+            world_path(&world, "state"), NULL);
+    ran_expect(&ran, 2);
     ran_ctl(&ran, "status", "--state", world_path(&world, "nowhere"), "--config",
             world_path(&world, "job.conf"), NULL);
     ran_expect(&ran, 4);
@@ -220,6 +226,54 @@ static void a_store_is_read_with_its_config_only_and_only_if_it_is_there(void **
     ran_expect(&ran, 1);
     assert_non_null(strstr(ran.err, "running daemon"));
     ran_free(&ran);
+    world_close(&world);
+}
+
+static json_t *shown(const struct world *world, const char *file) {
+    struct ran ran = {0};
+    ran_ctl(&ran, "state", "show", "--json", world_path(world, file), NULL);
+    ran_expect(&ran, 0);
+    json_t *answer = ran_json(&ran);
+    ran_free(&ran);
+    return answer;
+}
+
+static void export_from_store(const struct world *world, const char *file, const char *step,
+                              int expected) {
+    struct ran ran = {0};
+    ran_ctl(&ran, "state", "export", world_path(world, file), "--state", world_path(world, "state"),
+            "--config", world_path(world, "job.conf"), step, NULL);
+    ran_expect(&ran, expected);
+    ran_free(&ran);
+}
+
+static void a_checkpoint_comes_out_of_the_store_of_a_stopped_daemon(void **state) {
+    (void)state;
+    struct world world;
+    static const char *const steps[] = {NULL, "--step=2", "--step=11"}; /* the last: not stored */
+    static const json_int_t expected[] = {COMMITTED, 2, 11};
+    store_close(world_make(&world));
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        char number[24];
+        (void)snprintf(number, sizeof number, "%d", (int)expected[i]);
+        export_from_store(&world, "checkpoint", steps[i], 0);
+        json_t *checkpoint = shown(&world, "checkpoint");
+        json_t *plan = ask(&world, false, "plan", number);
+        assert_int_equal(json_integer_value(json_object_get(checkpoint, "step")), expected[i]);
+        assert_string_equal(json_string_value(json_object_get(checkpoint, "plan_digest")),
+                            plan_digest(plan));
+        json_decref(plan);
+        json_decref(checkpoint);
+    }
+    world_close(&world);
+}
+
+static void a_checkpoint_is_not_taken_from_a_store_in_use(void **state) {
+    (void)state;
+    struct world world;
+    struct store *store = world_make(&world);
+    export_from_store(&world, "checkpoint", NULL, 1);
+    store_close(store);
     world_close(&world);
 }
 
@@ -231,6 +285,8 @@ int main(void) {
         cmocka_unit_test(a_store_in_use_is_not_read),
         cmocka_unit_test(a_store_of_other_settings_or_data_is_refused_by_name),
         cmocka_unit_test(a_store_is_read_with_its_config_only_and_only_if_it_is_there),
+        cmocka_unit_test(a_checkpoint_comes_out_of_the_store_of_a_stopped_daemon),
+        cmocka_unit_test(a_checkpoint_is_not_taken_from_a_store_in_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
