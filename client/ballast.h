@@ -287,11 +287,16 @@ struct ballast_key_run {
 
 /* What rank `reader` of the group needs of rank `owner`'s keys, in the order of the owner's rows,
  * where only needed keys are exchanged (batch->exchange). Both compute the same list, so that what
- * one sends is what the other receives: a v-collective's count is the sum of lengths, and a rank
- * that neither sends nor receives still takes part. Returns the runs, at most the owner's
- * fragments; -ENOBUFS, -EINVAL for ranks that are none or the same. */
+ * one sends is what the other receives; gradients of K and V go back by it, from the reader to the
+ * owner, who adds them. Returns the runs, at most the owner's fragments; -ENOBUFS, -EINVAL for
+ * ranks that are none or the same. */
 int ballast_key_runs(const struct ballast_batch *batch, uint32_t reader, uint32_t owner,
                      struct ballast_key_run *runs, size_t capacity);
+
+/* Counts of that v-collective: rows of K and of V that this rank receives from every rank of the
+ * group, and sends to it; for the gradients the other way round. Arrays of group_ranks, 0 for the
+ * rank itself. A rank that has nothing to send or receive still takes part. */
+void ballast_key_counts(const struct ballast_batch *batch, uint64_t *in, uint64_t *out);
 
 /* The forms of stock attention implementations. Each refuses with -EOPNOTSUPP a batch that it
  * cannot express, with the reason in `why` (`why_bytes` long; NULL with 0: not wanted). -ENOBUFS,

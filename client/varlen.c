@@ -155,36 +155,63 @@ static uint64_t varlen_end(const struct ballast_shard *shard, uint32_t *at) {
     return end;
 }
 
-/* Documents ascend in both shards, so one walk over both finds all. */
-int ballast_key_runs(const struct ballast_batch *batch, uint32_t reader, uint32_t owner,
-                     struct ballast_key_run *runs, size_t capacity) {
-    if (reader >= batch->group_ranks || owner >= batch->group_ranks || reader == owner) {
-        return -EINVAL;
-    }
-    const struct ballast_shard *from = &batch->shards[owner];
+/* Of the owner's fragment what lies before `end`; length 0: nothing does. */
+static struct ballast_key_run varlen_before(const struct ballast_fragment *fragment, uint64_t end) {
+    uint64_t length = end > fragment->start ? end - fragment->start : 0;
+    return (struct ballast_key_run){
+        .document = fragment->document,
+        .start = fragment->start,
+        .length = length < fragment->length ? (uint32_t)length : fragment->length,
+        .row = fragment->row,
+    };
+}
+
+/* Documents ascend in both shards, so one walk over both finds all runs and their rows. */
+static int varlen_runs(const struct ballast_shard *reader, const struct ballast_shard *owner,
+                       struct ballast_key_run *runs, size_t capacity, uint64_t *rows) {
     uint32_t count = 0;
     uint32_t at = 0;
-    for (uint32_t own = 0; own < batch->shards[reader].fragment_count;) {
-        uint32_t document = batch->shards[reader].fragments[own].document;
-        uint64_t end = varlen_end(&batch->shards[reader], &own);
-        for (; at < from->fragment_count && from->fragments[at].document <= document; at++) {
-            const struct ballast_fragment *fragment = &from->fragments[at];
-            if (fragment->document != document || fragment->start >= end) {
+    *rows = 0;
+    for (uint32_t own = 0; own < reader->fragment_count;) {
+        uint32_t document = reader->fragments[own].document;
+        uint64_t end = varlen_end(reader, &own);
+        for (; at < owner->fragment_count && owner->fragments[at].document <= document; at++) {
+            struct ballast_key_run run = varlen_before(&owner->fragments[at], end);
+            if (run.document != document || run.length == 0) {
                 continue;
             }
             if (count == capacity) {
                 return -ENOBUFS;
             }
-            uint64_t length = end - fragment->start;
-            runs[count++] = (struct ballast_key_run){
-                .document = document,
-                .start = fragment->start,
-                .length = length < fragment->length ? (uint32_t)length : fragment->length,
-                .row = fragment->row,
-            };
+            if (runs != NULL) {
+                runs[count] = run;
+            }
+            *rows += run.length;
+            count++;
         }
     }
     return (int)count;
+}
+
+int ballast_key_runs(const struct ballast_batch *batch, uint32_t reader, uint32_t owner,
+                     struct ballast_key_run *runs, size_t capacity) {
+    uint64_t rows;
+    if (reader >= batch->group_ranks || owner >= batch->group_ranks || reader == owner) {
+        return -EINVAL;
+    }
+    return varlen_runs(&batch->shards[reader], &batch->shards[owner], runs, capacity, &rows);
+}
+
+void ballast_key_counts(const struct ballast_batch *batch, uint64_t *in, uint64_t *out) {
+    const struct ballast_shard *own = &batch->shards[batch->group_rank];
+    for (uint32_t peer = 0; peer < batch->group_ranks; peer++) {
+        in[peer] = 0;
+        out[peer] = 0;
+        if (peer != batch->group_rank) {
+            (void)varlen_runs(own, &batch->shards[peer], NULL, SIZE_MAX, &in[peer]);
+            (void)varlen_runs(&batch->shards[peer], own, NULL, SIZE_MAX, &out[peer]);
+        }
+    }
 }
 
 __attribute__((format(printf, 3, 4))) static int varlen_refuse(char *why, size_t why_bytes,
