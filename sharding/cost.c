@@ -17,10 +17,14 @@
 
 /* FlashAttention-3's published curves on an H100 give t0, and tb at its efficiency; tb is divided
  * by the share of it our kernels are expected to reach, 0.75 forward and 0.7 backward. */
-static const struct tile_direction forward_128 = {8 * PS_PER_US, 2700 * PS_PER_NS, 2266667};
-static const struct tile_direction backward_128 = {15 * PS_PER_US, 15 * PS_PER_US, 6857143};
-static const struct tile_direction forward_64 = {8 * PS_PER_US, 2250 * PS_PER_NS, 1440000};
-static const struct tile_direction backward_64 = {15 * PS_PER_US, 8500 * PS_PER_NS, 4014286};
+static const struct tile_direction forward_128 = {
+    .launch_ps = 8 * PS_PER_US, .tile_ps = 2700 * PS_PER_NS, .block_ps = 2266667};
+static const struct tile_direction backward_128 = {
+    .launch_ps = 15 * PS_PER_US, .tile_ps = 15 * PS_PER_US, .block_ps = 6857143};
+static const struct tile_direction forward_64 = {
+    .launch_ps = 8 * PS_PER_US, .tile_ps = 2250 * PS_PER_NS, .block_ps = 1440000};
+static const struct tile_direction backward_64 = {
+    .launch_ps = 15 * PS_PER_US, .tile_ps = 8500 * PS_PER_NS, .block_ps = 4014286};
 
 int tile_model_analytic(uint32_t head_dim, uint32_t q_heads, uint32_t kv_heads, uint32_t sm_margin,
                         struct tile_model *out) {
@@ -53,18 +57,89 @@ struct tile_slice {
     uint64_t key_blocks; /* that some tile sees */
 };
 
-/* A tile that ends at row e of the document sees ceil(e / 128) key blocks. */
+static inline uint64_t tile_less(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/* Blocks of the first `tiles` tiles of a fragment: whole ones, then the short one. A tile that ends
+ * at row e of the document sees ceil(e / 128) key blocks. */
+static inline uint64_t tile_first_blocks(const struct tile_size *size, struct fragment fragment,
+                                         uint64_t tiles) {
+    uint64_t whole = tile_whole(size, fragment.length);
+    uint64_t blocks = tile_blocks_run(size, tile_less(tiles, whole),
+                                      (uint64_t)fragment.start + size->tokens);
+    return tiles <= whole
+               ? blocks
+               : blocks + ((uint64_t)fragment.start + fragment.length + TILE_KEYS - 1) / TILE_KEYS;
+}
+
+static inline uint64_t tile_fragment_tiles(const struct tile_size *size, struct fragment fragment) {
+    uint64_t whole = tile_whole(size, fragment.length);
+    return whole + (whole * size->tokens < fragment.length);
+}
+
 static inline void tile_slice_add(struct tile_slice *slice, const struct tile_size *size,
                                   struct fragment fragment) {
     uint64_t end = (uint64_t)fragment.start + fragment.length + TILE_KEYS - 1;
-    uint64_t tiles = tile_whole(size, fragment.length);
-    slice->blocks += tile_blocks_run(size, tiles, (uint64_t)fragment.start + size->tokens);
-    if (tiles * size->tokens < fragment.length) {
-        tiles++;
-        slice->blocks += end / TILE_KEYS;
-    }
+    uint64_t tiles = tile_fragment_tiles(size, fragment);
+    slice->blocks += tile_first_blocks(size, fragment, tiles);
     slice->tiles += tiles;
     slice->key_blocks = tile_more(slice->key_blocks, end / TILE_KEYS);
+}
+
+/* How the slope changes at a bend. */
+static __int128 tile_bend_ps(const struct tile_direction *direction, uint32_t bend) {
+    uint64_t before_ps = bend == 0 ? direction->block_ps : direction->bends[bend - 1].block_ps;
+    return (__int128)direction->bends[bend].block_ps - before_ps;
+}
+
+/* Sum over a fragment's query tiles of the key blocks that each sees beyond `least`. */
+static uint64_t tile_blocks_beyond(const struct tile_size *size, struct fragment fragment,
+                                   uint64_t least) {
+    uint64_t rows = least * TILE_KEYS;
+    uint64_t tiles = tile_fragment_tiles(size, fragment);
+    uint64_t within = 0;
+    if (rows >= (uint64_t)fragment.start + fragment.length) {
+        within = tiles;
+    } else if (rows > fragment.start) {
+        within = tile_whole(size, rows - fragment.start);
+    }
+    return tile_first_blocks(size, fragment, tiles) - tile_first_blocks(size, fragment, within) -
+           (tiles - within) * least;
+}
+
+/* Sum over the key blocks of a slice of the query tiles beyond `least` that see each. Later tiles
+ * see more, so these are the pairs of all tiles but the slice's last `least`. */
+static uint64_t tile_tiles_beyond(const struct tile_size *size, const struct fragment *fragments,
+                                  uint32_t count, uint64_t tiles, uint64_t least) {
+    bool ascending = fragments[0].start <= fragments[count - 1].start;
+    uint64_t left = tiles > least ? tiles - least : 0;
+    uint64_t blocks = 0;
+    for (uint32_t i = 0; left > 0; i++) {
+        struct fragment fragment = fragments[ascending ? i : count - 1 - i];
+        uint64_t taken = tile_less(left, tile_fragment_tiles(size, fragment));
+        blocks += tile_first_blocks(size, fragment, taken);
+        left -= taken;
+    }
+    return blocks;
+}
+
+/* What the bends of both directions come to for the fragments of one document. */
+static void tile_slice_bend(const struct tile_model *model, const struct tile_size *size,
+                            const struct fragment *fragments, uint32_t count, uint64_t tiles,
+                            struct tile_loads *loads) {
+    for (uint32_t bend = 0; bend < model->forward.bend_count; bend++) {
+        uint64_t blocks = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            blocks += tile_blocks_beyond(size, fragments[i], model->forward.bends[bend].blocks);
+        }
+        loads->forward.bent_ps += blocks * tile_bend_ps(&model->forward, bend);
+    }
+    for (uint32_t bend = 0; bend < model->backward.bend_count; bend++) {
+        uint64_t blocks = tile_tiles_beyond(size, fragments, count, tiles,
+                                            model->backward.bends[bend].blocks);
+        loads->backward.bent_ps += blocks * tile_bend_ps(&model->backward, bend);
+    }
 }
 
 /* A backward tile is a key block that some query tile sees, the longest one of the slice's first
@@ -72,27 +147,40 @@ static inline void tile_slice_add(struct tile_slice *slice, const struct tile_si
 void tile_loads_add(const struct tile_model *model, struct tile_loads *sum,
                     const struct fragment *fragments, uint32_t count) {
     struct tile_size size = tile_size_of(tile_tokens(TILE_ROWS, model->q_heads / model->kv_heads));
+    bool bends = model->forward.bend_count + model->backward.bend_count > 0;
     struct tile_loads loads = *sum;
     for (uint32_t next = 0; next < count;) {
         struct tile_slice slice = {0};
-        uint32_t document = fragments[next].document;
+        uint32_t begin = next;
         do {
             tile_slice_add(&slice, &size, fragments[next++]);
-        } while (next < count && fragments[next].document == document);
+        } while (next < count && fragments[next].document == fragments[begin].document);
         loads.forward.tiles += slice.tiles;
         loads.forward.blocks += slice.blocks;
         loads.forward.longest_blocks = tile_more(loads.forward.longest_blocks, slice.key_blocks);
         loads.backward.tiles += slice.key_blocks;
         loads.backward.longest_blocks = tile_more(loads.backward.longest_blocks, slice.tiles);
+        if (bends) {
+            tile_slice_bend(model, &size, fragments + begin, next - begin, slice.tiles, &loads);
+        }
     }
     loads.backward.blocks = loads.forward.blocks;
     *sum = loads;
 }
 
+unsigned __int128 tile_time_ps(const struct tile_direction *direction, uint64_t blocks) {
+    __int128 ps = (__int128)blocks * direction->block_ps + direction->tile_ps;
+    for (uint32_t bend = 0; bend < direction->bend_count; bend++) {
+        uint64_t least = direction->bends[bend].blocks;
+        ps += tile_bend_ps(direction, bend) * (blocks > least ? blocks - least : 0);
+    }
+    return (unsigned __int128)ps;
+}
+
 static unsigned __int128 tile_total_ps(const struct tile_direction *direction,
                                        const struct tile_load *load) {
     return (unsigned __int128)load->tiles * direction->tile_ps +
-           (unsigned __int128)load->blocks * direction->block_ps;
+           (unsigned __int128)load->blocks * direction->block_ps + (unsigned __int128)load->bent_ps;
 }
 
 static unsigned __int128 tile_machine_ps(const struct tile_model *model,
@@ -110,7 +198,7 @@ static unsigned __int128 tile_direction_ps(const struct tile_model *model,
                                            const struct tile_direction *direction,
                                            const struct tile_load *load) {
     unsigned __int128 machine_ps = tile_machine_ps(model, tile_total_ps(direction, load));
-    uint64_t longest_ps = direction->tile_ps + load->longest_blocks * direction->block_ps;
+    unsigned __int128 longest_ps = tile_time_ps(direction, load->longest_blocks);
     return direction->launch_ps + (machine_ps > longest_ps ? machine_ps : longest_ps);
 }
 

@@ -5,7 +5,8 @@
  * A tile is what one thread block computes: 128 query rows x one KV head, the G = q_heads/kv_heads
  * query heads of the group packed into its rows (floor(128/G) tokens a tile, G <= 128). blocks
  * counts its 128-key blocks that are not fully masked. Backward tiles own 128 keys of one KV head
- * and loop over the query tiles at or below the diagonal.
+ * and loop over the query tiles at or below the diagonal: those are its blocks. With a profile
+ * t0 + blocks * tb bends (struct tile_direction); nothing else changes.
  * Integer picoseconds, rounded up; equal tiles are counted, not listed: O(fragments) per rank.
  * Tiles and blocks are counted in 64 bits, their times in 128. Results beyond 64 bits become
  * UINT64_MAX: 2^26 rows against each other stay below it up to 256 query heads on 64 SMs, whatever
@@ -15,10 +16,22 @@
 
 #include "sharding/fragment.h"
 
+#define TILE_BENDS_MAX 24u
+
+/* Behind its first `blocks` blocks a tile takes block_ps for every further one. */
+struct tile_bend {
+    uint64_t blocks;
+    uint64_t block_ps;
+};
+
+/* What a tile takes for its blocks: a line, or with bends a rising piecewise linear curve, as a
+ * latency profile measures it (curve.h). */
 struct tile_direction {
     uint64_t launch_ps; /* per call */
     uint64_t tile_ps;   /* t0 */
-    uint64_t block_ps;  /* tb */
+    uint64_t block_ps;  /* tb, up to the first bend */
+    uint32_t bend_count;
+    struct tile_bend bends[TILE_BENDS_MAX]; /* ascending; blocks > 0 */
 };
 
 struct tile_model {
@@ -35,6 +48,7 @@ struct tile_load {
     uint64_t tiles;
     uint64_t blocks;
     uint64_t longest_blocks;
+    __int128 bent_ps; /* what bends add to, or take from, tb for every block */
 };
 
 /* What a rank computes, added up. */
@@ -48,10 +62,14 @@ struct tile_loads {
 int tile_model_analytic(uint32_t head_dim, uint32_t q_heads, uint32_t kv_heads, uint32_t sm_margin,
                         struct tile_model *out);
 
+/* What a tile of so many blocks takes, without the launch. */
+unsigned __int128 tile_time_ps(const struct tile_direction *direction, uint64_t blocks);
+
 /* Predicted attention time of one rank and one layer, forward + backward, in ps; 0 for no
  * fragments. Fragments of one document must be adjacent in the list (every layout emits them so or
- * as separate runs, which are then priced as separate K/V slices). Monotone: one more
- * fragment never lowers it, unless it parts such a run. */
+ * as separate runs, which are then priced as separate K/V slices); with bends also ascending or
+ * descending. Monotone: one more fragment never lowers it, unless it parts such a run. O(fragments
+ * * bends). */
 uint64_t tile_cost_ps(const struct tile_model *model, const struct fragment *fragments,
                       uint32_t count);
 

@@ -1,8 +1,8 @@
 /* What the planner prices is what the kernels run: a rank's predicted forward time, computed in
  * closed form from its fragments, equals the time of the tiles of the list built from them, one by
- * one. */
+ * one; with a straight price of tiles and with a measured, bent one. */
 #include "gpu_attn/plan.h"
-#include "sharding/cost.h"
+#include "sharding/curve.h"
 #include "sharding/layout.h"
 
 #include "splitmix.h"
@@ -71,8 +71,7 @@ static uint64_t listed_forward_ps(const struct tile_model *model,
     uint64_t sum_ps = 0;
     uint64_t longest_ps = 0;
     for (uint32_t i = 0; i < plan->tiles; i++) {
-        uint64_t tile_ps = model->forward.tile_ps +
-                           (uint64_t)lists.tiles[i].blocks * model->forward.block_ps;
+        uint64_t tile_ps = (uint64_t)tile_time_ps(&model->forward, (uint64_t)lists.tiles[i].blocks);
         sum_ps += tile_ps;
         longest_ps = tile_ps > longest_ps ? tile_ps : longest_ps;
     }
@@ -93,6 +92,11 @@ static void check_rank(uint64_t seed) {
     assert_int_equal(tile_model_analytic(128, shape.q_heads, kv_heads,
                                          splitmix_between(&random, 0, 131), &model),
                      0);
+    if (seed % 2 == 0) {
+        const struct tile_point measured[] = {
+            {1, 5100000}, {2, 7000000}, {16, 30000000}, {32, 70000000}};
+        tile_curve(measured, 4, &model.forward);
+    }
     uint32_t count = rank_launch(&rank, &shape, fragments);
     size_t bytes = ballast_attn_plan_bytes(&shape, fragments, count);
     void *memory = malloc(bytes);

@@ -22,9 +22,22 @@ struct listed {
     uint64_t longest_ps;
 };
 
+/* Along the curve, from bend to bend. */
+static uint64_t literal_tile_ps(const struct tile_direction *direction, uint64_t blocks) {
+    uint64_t tile_ps = direction->tile_ps;
+    uint64_t slope_ps = direction->block_ps;
+    uint64_t done = 0;
+    for (uint32_t i = 0; i < direction->bend_count && direction->bends[i].blocks < blocks; i++) {
+        tile_ps += (direction->bends[i].blocks - done) * slope_ps;
+        done = direction->bends[i].blocks;
+        slope_ps = direction->bends[i].block_ps;
+    }
+    return tile_ps + (blocks - done) * slope_ps;
+}
+
 static void listed_add(struct listed *listed, const struct tile_direction *direction,
                        uint64_t blocks, uint32_t kv_heads) {
-    uint64_t tile_ps = direction->tile_ps + blocks * direction->block_ps;
+    uint64_t tile_ps = literal_tile_ps(direction, blocks);
     listed->total_ps += kv_heads * tile_ps;
     listed->longest_ps = tile_ps > listed->longest_ps ? tile_ps : listed->longest_ps;
 }
@@ -108,12 +121,21 @@ static uint64_t literal_document_ps(const struct tile_model *model, uint32_t len
     return total_ps / sms + (total_ps % sms != 0);
 }
 
+/* Half of them straight. */
 static struct tile_direction direction_draw(uint64_t *random) {
-    return (struct tile_direction){
+    struct tile_direction direction = {
         .launch_ps = splitmix_between(random, 0, 20000000),
         .tile_ps = splitmix_between(random, 0, 20000000),
         .block_ps = splitmix_between(random, 0, 9000000),
     };
+    uint32_t bends = splitmix_between(random, 0, 1) * splitmix_between(random, 1, TILE_BENDS_MAX);
+    uint64_t blocks = 0;
+    for (uint32_t i = 0; i < bends; i++) {
+        blocks += splitmix_between(random, 1, 1u << splitmix_between(random, 0, 5));
+        direction.bends[i] = (struct tile_bend){blocks, splitmix_between(random, 0, 9000000)};
+    }
+    direction.bend_count = bends;
+    return direction;
 }
 
 static struct tile_model model_draw(uint64_t *random) {
@@ -155,8 +177,16 @@ static void tile_cost_equals_the_listed_tiles_of_all_small_fragments(void **stat
     (void)state;
     for (uint32_t group = 1; group <= 128; group++) {
         struct tile_model model = {
-            .forward = {.launch_ps = 7, .tile_ps = 11, .block_ps = 1000},
-            .backward = {.launch_ps = 5, .tile_ps = 100000000, .block_ps = 1000000},
+            .forward = {.launch_ps = 7,
+                        .tile_ps = 11,
+                        .block_ps = 1000,
+                        .bend_count = 2,
+                        .bends = {{1, 300}, {3, 5000}}},
+            .backward = {.launch_ps = 5,
+                         .tile_ps = 100000000,
+                         .block_ps = 1000000,
+                         .bend_count = 3,
+                         .bends = {{1, 10000000}, {2, 0}, {7, 3000000}}},
             .sms = 1,
             .q_heads = group,
             .kv_heads = 1,
