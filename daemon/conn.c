@@ -10,6 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#define CONN_HEAD_BYTES  (FRAME_HEADER_BYTES + 6) /* a frame, a tag and a 32-bit varint */
+#define CONN_PAYLOAD_TAG 0x0a /* FetchResponse.payload: field 1, length-delimited */
+
 static struct conn *conn_of(const struct session *session) {
     return session->owner;
 }
@@ -64,6 +67,71 @@ void conn_send(struct session *session, uint32_t stream, enum frame_type type,
     conn->waiting.used += FRAME_HEADER_BYTES + bytes;
     conn->server->output_bytes += FRAME_HEADER_BYTES + bytes;
     conn->server->touched(conn->server->context);
+}
+
+/* The frame of a FetchResponse as far as its payload, whose bytes follow as they are. */
+static size_t conn_payload_head(uint32_t stream, uint32_t bytes, uint8_t out[CONN_HEAD_BYTES]) {
+    uint8_t *at = out + FRAME_HEADER_BYTES;
+    *at++ = CONN_PAYLOAD_TAG;
+    for (uint32_t rest = bytes; rest > 0 || at == out + FRAME_HEADER_BYTES + 1; rest >>= 7) {
+        *at++ = (uint8_t)(rest > 0x7f ? (rest & 0x7f) | 0x80 : rest);
+    }
+    size_t head = (size_t)(at - out);
+    const struct frame_header header = {.length = (uint32_t)(head - FRAME_HEADER_BYTES) + bytes,
+                                        .stream = stream,
+                                        .type = FRAME_DATA};
+    frame_header_encode(&header, out);
+    return head;
+}
+
+/* Straight to the socket when nothing waits before it: how many bytes that took. */
+static size_t conn_try_payload(struct conn *conn, const uint8_t *head, size_t head_bytes,
+                               const uint8_t *payload, uint32_t bytes) {
+    uv_buf_t buffers[2] = {uv_buf_init((char *)head, (unsigned)head_bytes),
+                           uv_buf_init((char *)payload, bytes)};
+    if (conn->waiting.used > 0 || conn->flight.used > 0) {
+        return 0;
+    }
+    int written = uv_try_write((uv_stream_t *)&conn->pipe, buffers, 2);
+    if (written <= 0) {
+        return 0; /* whatever is wrong, writing what waits will say */
+    }
+    session_drained(&conn->session, uv_hrtime());
+    return (size_t)written;
+}
+
+static void conn_append(struct conn *conn, const uint8_t *bytes, size_t count) {
+    memcpy(conn->waiting.bytes + conn->waiting.used, bytes, count);
+    conn->waiting.used += count;
+    conn->server->output_bytes += count;
+}
+
+void conn_send_payload(struct session *session, uint32_t stream, const uint8_t *payload,
+                       uint32_t bytes) {
+    struct conn *conn = conn_of(session);
+    uint8_t head[CONN_HEAD_BYTES];
+    if (conn->closing) {
+        return;
+    }
+    size_t head_bytes = conn_payload_head(stream, bytes, head);
+    size_t taken = conn_try_payload(conn, head, head_bytes, payload, bytes);
+    if (!conn_reserve(&conn->waiting, head_bytes + bytes - taken)) {
+        log_line(LOG_ERR, "conn", "out of memory for a fetched batch, closing bytes=%u", bytes);
+        conn_finish(conn);
+        return;
+    }
+    if (taken < head_bytes) {
+        conn_append(conn, head + taken, head_bytes - taken);
+        taken = head_bytes;
+    }
+    conn_append(conn, payload + (taken - head_bytes), bytes - (taken - head_bytes));
+    if (conn->waiting.used > 0) {
+        conn->server->touched(conn->server->context);
+    }
+}
+
+void conn_again(struct session *session) {
+    server_go_on(conn_of(session)->server);
 }
 
 bool conn_congested(const struct session *session) {

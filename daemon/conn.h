@@ -54,6 +54,9 @@ void conn_flush(struct conn *conn);
 /* Of session_ops. */
 void conn_send(struct session *session, uint32_t stream, enum frame_type type,
                const ProtobufCMessage *message);
+void conn_send_payload(struct session *session, uint32_t stream, const uint8_t *payload,
+                       uint32_t bytes);
+void conn_again(struct session *session);
 bool conn_congested(const struct session *session);
 bool conn_crowded(const struct session *session, size_t bytes);
 

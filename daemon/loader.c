@@ -1,4 +1,5 @@
-/* loader: see loader.h. Hello is in hello.c, Stream in stream.c, Seek in seek.c. */
+/* loader: see loader.h. Hello is in hello.c, Stream in stream.c, Fetch in fetch.c, Seek in
+ * seek.c. */
 #include "daemon/loader.h"
 
 #include "ballast.pb-c.h"
@@ -157,6 +158,7 @@ static const struct loader_method {
 } loader_methods[] = {
     {"Hello", &ballast__v1__hello_request__descriptor, loader_hello},
     {"Stream", NULL, stream_serve},
+    {"Fetch", &ballast__v1__fetch_request__descriptor, fetch_serve},
     {"Commit", &ballast__v1__commit_request__descriptor, loader_commit},
     {"Seek", &ballast__v1__seek_request__descriptor, loader_seek},
     {"Export", &ballast__v1__export_request__descriptor, loader_export},
@@ -202,6 +204,7 @@ void loader_leave(struct session *session, uint64_t now_ns) {
     if (member == NULL) {
         return;
     }
+    session->fetch_count = 0;
     stream_release_all(session);
     free(session->held);
     session->held = NULL;

@@ -57,6 +57,13 @@ void stream_message(struct session *session, const uint8_t *data, size_t bytes);
 /* Sends batches and ends as far as credits, order and output allow. */
 void stream_deliver(struct session *session, uint64_t now_ns);
 
+/* Loader.Fetch; sends pieces of what is fetched as far as output allows; and a hold that ends takes
+ * its Fetch with it. */
+void fetch_serve(struct session *session, const struct session_call *call, const void *message,
+                 uint64_t now_ns);
+void fetch_deliver(struct session *session, uint64_t now_ns);
+void fetch_lost(struct session *session, const struct session_held *held);
+
 /* The stream is over: no credits, no place among the streaming. Holds stay. */
 void stream_stop(struct session *session);
 

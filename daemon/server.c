@@ -181,6 +181,17 @@ static void server_retry(uv_timer_t *timer) {
     server->touched(server->context);
 }
 
+static void server_goes_on(uv_timer_t *timer) {
+    struct server *server = timer->data;
+    server->touched(server->context);
+}
+
+void server_go_on(struct server *server) {
+    if (server->retry_open) {
+        (void)uv_timer_start(&server->go_on, server_goes_on, 0, 0);
+    }
+}
+
 void server_look_again(struct server *server) {
     if (server->retry_open && !uv_is_active((uv_handle_t *)&server->retry)) {
         (void)uv_timer_start(&server->retry, server_retry, SERVER_RETRY_MS / 4, 0);
@@ -447,6 +458,9 @@ int server_open(struct server *server, struct error *error) {
     server->retry.data = server;
     server->retry_open = true;
     server->handles++;
+    (void)uv_timer_init(server->loop, &server->go_on);
+    server->go_on.data = server;
+    server->handles++;
     (void)snprintf(data_path, sizeof data_path, "%.*s.data", (int)sizeof data_path - 6, path);
     int code = server_listen(server, &server->control, path, server_control_ready, error);
     if (code == 0) {
@@ -511,6 +525,7 @@ void server_close(struct server *server) {
     if (server->retry_open) {
         server->retry_open = false;
         uv_close((uv_handle_t *)&server->retry, server_handle_closed);
+        uv_close((uv_handle_t *)&server->go_on, server_handle_closed);
     }
 }
 

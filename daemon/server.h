@@ -60,6 +60,7 @@ struct server {
     bool accepting;
     uv_timer_t retry; /* accepts again after descriptors ran out, and closes what finishes */
     bool retry_open;
+    uv_timer_t go_on; /* of no time: active while a session asked for another turn */
 };
 
 /* -EADDRINUSE when somebody listens there, -EEXIST when the path is something else than a socket,
@@ -97,6 +98,9 @@ void server_forgive(struct server *server, uint64_t ns, uint64_t now_ns);
 
 /* Of conn.c: the connection is gone from the list, its handle not yet. */
 void server_forget(struct server *server, struct conn *conn);
+
+/* Of conn.c: the loop turns once more before it waits. */
+void server_go_on(struct server *server);
 
 /* Of conn.c: look after finishing connections soon. */
 void server_look_again(struct server *server);

@@ -96,6 +96,10 @@ void session_refuse(struct session *session, uint32_t stream, enum status status
     session_respond(session, stream, status, text, (ProtobufCBinaryData){0});
 }
 
+void session_finish(struct session *session, uint32_t stream) {
+    session_respond(session, stream, STATUS_OK, NULL, (ProtobufCBinaryData){0});
+}
+
 void session_end_stream(struct session *session, enum status status, const char *text) {
     if (session->stream == 0) {
         return;
@@ -247,6 +251,7 @@ void session_pump(struct session *session, uint64_t now_ns) {
     if (session->member != NULL && session->state != SESSION_CLOSED) {
         loader_acknowledge(session, now_ns);
         stream_deliver(session, now_ns);
+        fetch_deliver(session, now_ns);
     }
 }
 

@@ -17,7 +17,7 @@
  *   session_deinit       any -> CLOSED
  *
  * A batch that was sent with a slot is held until it is released, its step is committed by this
- * rank, its generation is over, or the session ends.
+ * rank, its generation is over, or the session ends. Fetch sends its bytes meanwhile (fetch.c).
  *
  * A session is of the generation that its Hello told or that its Seek joined. A generation is open
  * to be joined by a Seek to its first step until committed_step has passed that step
@@ -37,6 +37,7 @@
 
 #define SESSION_COMMITS_MAX         16u             /* unanswered, of one connection */
 #define SESSION_ADMIN_CALLS_MAX     4u              /* likewise */
+#define SESSION_FETCHES_MAX         8u              /* likewise */
 #define SESSION_CALL_TIMEOUT_NS_MAX 600000000000ull /* longer ones are cut to this */
 #define SESSION_HANDSHAKE_NS        30000000000ull  /* from connect to the first valid call */
 #define SESSION_TOKEN_BYTES         16u
@@ -120,6 +121,15 @@ struct session_ops {
                                 uint32_t micro_batch, bool last, struct session_batch *batch,
                                 struct error *error);
     void (*release)(struct session *session, uint32_t slot);
+    /* The payload of a slot that this session holds, NULL when the slot has another generation. */
+    const uint8_t *(*payload)(struct session *session, uint32_t slot, uint64_t generation,
+                              uint64_t *bytes);
+    /* Queues one Data frame with a FetchResponse of these bytes, at most 1 MiB, which are the
+     * caller's again when this returns. */
+    void (*send_payload)(struct session *session, uint32_t stream, const uint8_t *payload,
+                         uint32_t bytes);
+    /* There is more to send: to be pumped in the loop's next turn, after others had theirs. */
+    void (*again)(struct session *session);
     /* A stream opened: what failed to be read for this replica may be tried again. */
     void (*opened)(struct session *session, uint32_t replica);
     /* A batch was sent after the rank had waited so long for it. */
@@ -163,6 +173,15 @@ struct session_held {
     uint64_t step;
     uint32_t index;
     uint32_t slot;
+    uint64_t generation; /* of the slot */
+};
+
+/* A Fetch under way; the first of a session is served. */
+struct session_fetch {
+    uint32_t stream;
+    struct session_held held;
+    uint64_t sent;        /* bytes */
+    uint64_t deadline_ns; /* UINT64_MAX: none */
 };
 
 /* A Commit that waits until it is durable. */
@@ -195,6 +214,8 @@ struct session {
     uint32_t held_count;
     struct session_commit commits[SESSION_COMMITS_MAX];
     uint32_t commit_count;
+    struct session_fetch fetches[SESSION_FETCHES_MAX]; /* oldest first */
+    uint32_t fetch_count;
 };
 
 void session_init(struct session *session, const struct session_world *world, void *owner,
@@ -246,6 +267,9 @@ void session_name(const struct session *session, char out[GENERATION_BY_BYTES]);
 void session_answer(struct session *session, uint32_t stream, const ProtobufCMessage *message);
 void session_refuse(struct session *session, uint32_t stream, enum status status,
                     const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* The final Response of a stream that ended well. */
+void session_finish(struct session *session, uint32_t stream);
 
 /* Whether `token` is this session's and unused; if so it is used up. */
 bool session_use_token(struct session *session, const uint8_t token[SESSION_TOKEN_BYTES]);

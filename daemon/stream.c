@@ -15,6 +15,7 @@
 /* Holds */
 
 static void stream_release_at(struct session *session, uint32_t i) {
+    fetch_lost(session, &session->held[i]);
     session->world->ops->release(session, session->held[i].slot);
     session->held[i] = session->held[--session->held_count];
 }
@@ -267,7 +268,7 @@ static bool stream_holds(const struct session *session, uint64_t step, uint32_t 
 }
 
 /* A batch that was sent before on this connection, on an earlier Stream, stays held once. */
-static void stream_hold(struct session *session, uint32_t slot) {
+static void stream_hold(struct session *session, uint32_t slot, uint64_t generation) {
     const struct member *member = session->member;
     if (stream_holds(session, member->step, member->index)) {
         session->world->ops->release(session, slot);
@@ -275,14 +276,14 @@ static void stream_hold(struct session *session, uint32_t slot) {
     }
     assert(session->held_count < session->world->job->replica_slots);
     session->held[session->held_count++] = (struct session_held){
-        .step = member->step, .index = member->index, .slot = slot};
+        .step = member->step, .index = member->index, .slot = slot, .generation = generation};
 }
 
 static void stream_sent(struct session *session, const struct session_batch *batch,
                         uint64_t now_ns) {
     struct member *member = session->member;
     if (batch->slot >= 0) {
-        stream_hold(session, (uint32_t)batch->slot);
+        stream_hold(session, (uint32_t)batch->slot, batch->slot_generation);
     }
     member->index++;
     member->credits--;

@@ -414,6 +414,13 @@ static void turn_session_release(struct session *session, uint32_t slot) {
     daemon->dirty = true;
 }
 
+static const uint8_t *turn_session_payload(struct session *session, uint32_t slot,
+                                           uint64_t generation, uint64_t *bytes) {
+    const struct slab *slab = &turn_daemon(session)->slab;
+    *bytes = slab->slots[slot].payload_bytes;
+    return slab->slots[slot].generation == generation ? slab_payload(slab, slot) : NULL;
+}
+
 static void turn_session_opened(struct session *session, uint32_t replica) {
     struct daemon *daemon = turn_daemon(session);
     slab_retry(&daemon->slab, replica);
@@ -466,6 +473,9 @@ const struct session_ops turn_session_ops = {
     .plan = turn_session_plan,
     .take = turn_session_take,
     .release = turn_session_release,
+    .payload = turn_session_payload,
+    .send_payload = conn_send_payload,
+    .again = conn_again,
     .opened = turn_session_opened,
     .waited = turn_session_waited,
     .seek = turn_session_seek,

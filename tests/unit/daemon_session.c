@@ -1021,7 +1021,7 @@ static void unknown_and_unreadable_calls_are_answered_and_the_connection_stays(v
     struct world_session *at = world_connect(&world, 0);
     expect_refusal(at, world_call(at, SESSION_LOADER, "Frobnicate\n", 0, NULL),
                    STATUS_UNIMPLEMENTED, "Frobnicate?");
-    expect_status(at, world_call(at, SESSION_LOADER, "Fetch", 0, NULL), STATUS_UNIMPLEMENTED);
+    expect_status(at, world_call(at, SESSION_LOADER, "Guess", 0, NULL), STATUS_UNIMPLEMENTED);
     expect_refusal(at, world_call(at, "ballast.v2.Loader", "Ping", 0, NULL), STATUS_UNIMPLEMENTED,
                    "ballast.v2.Loader");
     assert_int_equal(

@@ -132,6 +132,25 @@ static void fake_release(struct session *session, uint32_t slot) {
     world_of(session)->world->holds--;
 }
 
+static const uint8_t *fake_payload(struct session *session, uint32_t slot, uint64_t generation,
+                                   uint64_t *bytes) {
+    const struct world *world = world_of(session)->world;
+    (void)slot;
+    *bytes = world->payload_bytes;
+    return generation == world->slot_generation ? world->payload : NULL;
+}
+
+static void fake_send_payload(struct session *session, uint32_t stream, const uint8_t *payload,
+                              uint32_t bytes) {
+    Ballast__V1__FetchResponse response = BALLAST__V1__FETCH_RESPONSE__INIT;
+    response.payload = (ProtobufCBinaryData){bytes, (uint8_t *)payload};
+    fake_send(session, stream, FRAME_DATA, &response.base);
+}
+
+static void fake_again(struct session *session) {
+    world_of(session)->again = true;
+}
+
 static void fake_opened(struct session *session, uint32_t replica) {
     (void)replica;
     world_of(session)->world->opened++;
@@ -193,6 +212,9 @@ static const struct session_ops fake_ops = {
     .plan = fake_plan,
     .take = fake_take,
     .release = fake_release,
+    .payload = fake_payload,
+    .send_payload = fake_send_payload,
+    .again = fake_again,
     .opened = fake_opened,
     .waited = fake_waited,
     .seek = fake_seek,

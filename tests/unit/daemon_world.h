@@ -40,6 +40,7 @@ struct world_session {
     uint64_t seek_least;
     uint32_t export_stream; /* likewise */
     uint64_t waited_ns;
+    bool again; /* asked for another turn */
 };
 
 struct world {
@@ -60,6 +61,9 @@ struct world {
     uint32_t opened;           /* streams */
     bool empty;                /* micro-batches have no documents */
     bool pooled;               /* both replicas share: a tile of worker 0 is at worker 3 */
+    const uint8_t *payload; /* of every slot, with its generation, for Fetch; NULL: none */
+    uint64_t payload_bytes;
+    uint64_t slot_generation;
     struct step_plan *plan;    /* the last one asked for */
     struct world_session sessions[WORLD_SESSIONS];
 };
