@@ -64,6 +64,16 @@ struct ballast; /* opaque; from ballast_open to ballast_close */
 /* What this rank needs of a batch: the first pipeline stage tokens, the last labels. */
 enum ballast_part { BALLAST_PART_PLAN = 1, BALLAST_PART_TOKENS = 2, BALLAST_PART_LABELS = 4 };
 
+/* How tokens come. Over the daemon's Unix socket they lie in memory that it shares; where that is
+ * not possible (no descriptors can be passed, the data socket is not in the container) they are
+ * fetched over the connection into memory of the client, with the same bytes and twice the copying.
+ */
+enum ballast_transport {
+    BALLAST_TRANSPORT_AUTO = 0,   /* shared where possible, else fetched */
+    BALLAST_TRANSPORT_SHARED = 1, /* refused where it is not possible */
+    BALLAST_TRANSPORT_FETCH = 2,
+};
+
 struct ballast_options {
     size_t size;               /* sizeof(struct ballast_options), set by BALLAST_OPTIONS_INIT */
     const char *socket;        /* path of the daemon's control socket; NULL: $BALLAST_SOCKET, else
@@ -77,11 +87,13 @@ struct ballast_options {
     const char *name;          /* for the daemon's log; NULL: program name */
     uint64_t from_step;  /* first batch wanted; UINT64_MAX (default): the daemon's next step */
     uint32_t from_index; /* in that step; the number of micro-batches: only its end */
+    uint32_t transport;  /* enum ballast_transport; default auto */
 };
 #define BALLAST_OPTIONS_INIT                                                                       \
     {                                                                                              \
         sizeof(struct ballast_options), NULL, 0, 0, 0, 0,                                          \
-            BALLAST_PART_TOKENS | BALLAST_PART_LABELS, 4, 30000, NULL, NULL, UINT64_MAX, 0         \
+            BALLAST_PART_TOKENS | BALLAST_PART_LABELS, 4, 30000, NULL, NULL, UINT64_MAX, 0,        \
+            BALLAST_TRANSPORT_AUTO                                                                 \
     }
 
 /* What the daemon says of the job. */

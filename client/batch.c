@@ -3,7 +3,10 @@
 #include "client/pool_part.h"
 
 #include <assert.h>
+#include <endian.h>
+#include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* Of one batch's arrays, which are smaller than the message that they come from. */
 #define BATCH_ARENA_BYTES_MAX ((size_t)128 << 20)
@@ -20,6 +23,8 @@ void batch_init(struct batch *batch) {
 
 void batch_deinit(struct batch *batch) {
     batch_release(batch);
+    free(batch->copy);
+    batch->copy = NULL;
     arena_deinit(&batch->arena);
 }
 
@@ -27,6 +32,7 @@ void batch_release(struct batch *batch) {
     mapping_drop(batch->mapping);
     batch->mapping = NULL;
     batch->slot = NULL;
+    batch->slot_bytes = 0;
     batch->held = false;
 }
 
@@ -159,6 +165,42 @@ static int batch_read_shards(struct batch *batch, const Ballast__V1__Sharding *s
     return 0;
 }
 
+/* Where the slot lies in the slab. */
+static int batch_share_slot(struct batch *batch, const Ballast__V1__Batch *message,
+                            struct mapping *mapping, struct error *error) {
+    uint64_t end = mapping_bytes(mapping);
+    if (message->slab_offset % MAPPING_SLOT_HEADER_BYTES != 0 || message->slab_offset > end ||
+        end - message->slab_offset < MAPPING_SLOT_HEADER_BYTES ||
+        end - message->slab_offset - MAPPING_SLOT_HEADER_BYTES < message->slab_bytes) {
+        return batch_impossible("its slot is not within the slab", error);
+    }
+    batch->mapping = mapping_hold(mapping);
+    batch->slot = mapping_at(mapping, message->slab_offset);
+    return 0;
+}
+
+/* Room for a copy of the slot, whose header says once what no slab can change any more. */
+static int batch_reserve_copy(struct batch *batch, const Ballast__V1__Batch *message,
+                              struct error *error) {
+    uint64_t bytes = MAPPING_SLOT_HEADER_BYTES + message->slab_bytes;
+    if (bytes > batch->copy_capacity) {
+        free(batch->copy);
+        batch->copy_capacity = (bytes + MAPPING_SLOT_HEADER_BYTES - 1) / MAPPING_SLOT_HEADER_BYTES *
+                               MAPPING_SLOT_HEADER_BYTES;
+        batch->copy = aligned_alloc(MAPPING_SLOT_HEADER_BYTES, batch->copy_capacity);
+    }
+    if (batch->copy == NULL) {
+        batch->copy_capacity = 0;
+        return error_set(error, -ENOMEM, "a copy of %llu bytes: out of memory",
+                         (unsigned long long)message->slab_bytes);
+    }
+    uint64_t generation = htole64(message->slot_generation);
+    memset(batch->copy, 0, MAPPING_SLOT_HEADER_BYTES);
+    memcpy(batch->copy, &generation, sizeof generation);
+    batch->slot = batch->copy;
+    return 0;
+}
+
 static int batch_read_slot(struct batch *batch, const Ballast__V1__Batch *message,
                            const struct batch_context *context, uint64_t successors,
                            struct error *error) {
@@ -168,20 +210,19 @@ static int batch_read_slot(struct batch *batch, const Ballast__V1__Batch *messag
                    ? batch_impossible("no slot, though tokens were asked for", error)
                    : 0;
     }
-    if (context->mapping == NULL) {
+    if (context->mapping == NULL && (!context->fetches || !context->slot_wanted)) {
         return context->slot_wanted ? batch_impossible("a slot without a slab", error) : 0;
     }
-    uint64_t end = mapping_bytes(context->mapping);
     if (message->slab_bytes != (batch->slot_tokens + successors) * token_bytes) {
         return batch_impossible("its slot is not as long as its documents", error);
     }
-    if (message->slab_offset % MAPPING_SLOT_HEADER_BYTES != 0 || message->slab_offset > end ||
-        end - message->slab_offset < MAPPING_SLOT_HEADER_BYTES ||
-        end - message->slab_offset - MAPPING_SLOT_HEADER_BYTES < message->slab_bytes) {
-        return batch_impossible("its slot is not within the slab", error);
+    int code = context->fetches ? batch_reserve_copy(batch, message, error)
+                                : batch_share_slot(batch, message, context->mapping, error);
+    if (code < 0) {
+        return code;
     }
-    batch->mapping = mapping_hold(context->mapping);
-    batch->slot = mapping_at(context->mapping, message->slab_offset);
+    batch->slot_bytes = message->slab_bytes;
+    batch->payload_hash = message->payload_hash;
     batch->slot_generation = message->slot_generation;
     batch->rows.tokens = batch->slot + MAPPING_SLOT_HEADER_BYTES;
     batch->rows.token_bytes = token_bytes;
@@ -240,6 +281,29 @@ int batch_read(struct batch *batch, const Ballast__V1__Batch *message,
         code = batch_read_slot(batch, message, context, successors, error);
     }
     return code;
+}
+
+bool batch_wants_fetch(const struct batch *batch) {
+    return batch->slot != NULL && batch->mapping == NULL;
+}
+
+int batch_verify(const struct batch *batch, struct error *error) {
+    if (batch->slot == NULL || batch->payload_hash == 0 ||
+        mapping_generation_begin(batch->slot) != batch->slot_generation) {
+        return 0;
+    }
+    uint64_t hash = XXH3_64bits(batch->slot + MAPPING_SLOT_HEADER_BYTES, batch->slot_bytes);
+    if (hash == batch->payload_hash ||
+        mapping_generation_end(batch->slot) != batch->slot_generation) {
+        return 0;
+    }
+    return error_set(error, -EBADMSG,
+                     "the %llu bytes of step %llu, index %u hash to %016llx, not to %016llx as "
+                     "when they were read: they were damaged on the way, by memory or a "
+                     "connection; the next call asks for them again",
+                     (unsigned long long)batch->slot_bytes, (unsigned long long)batch->view.step,
+                     batch->view.index, (unsigned long long)hash,
+                     (unsigned long long)batch->payload_hash);
 }
 
 static int64_t batch_gather_slot(const struct batch *batch, enum ballast_column column,

@@ -20,7 +20,12 @@ struct batch {
     uint64_t connection;       /* number of the connection that brought it */
     uint64_t generation;       /* of the job then */
     struct mapping *mapping;   /* a reference while held, NULL without a slot */
-    const uint8_t *slot;       /* header of the slot */
+    const uint8_t *slot;       /* header of the slot, or of the copy */
+    uint64_t slot_bytes;       /* behind the header */
+    uint8_t *copy; /* where a fetched slot goes, header first; kept for the next batch */
+    uint64_t copy_capacity;
+    uint64_t fetched;      /* bytes of it that have come */
+    uint64_t payload_hash; /* XXH3-64 of the slot's bytes, 0: unknown */
     uint64_t slot_generation;
     uint64_t slot_tokens; /* of all parts, without successors */
     struct gather_rows rows;
@@ -32,6 +37,7 @@ struct batch_context {
     struct mapping *mapping; /* NULL: plans only */
     uint32_t cp;
     bool slot_wanted; /* tokens or labels */
+    bool fetches;     /* slots come over the connection, into `copy` */
 };
 
 /* Of the batch's step, per replica: what the message says, or the job. */
@@ -44,6 +50,13 @@ void batch_deinit(struct batch *batch);
  * held. -EPROTO with the contradiction named, -ENOMEM; the record stays free. */
 int batch_read(struct batch *batch, const Ballast__V1__Batch *message,
                const struct batch_context *context, struct error *error);
+
+/* Whether the slot's bytes are still to be fetched. */
+bool batch_wants_fetch(const struct batch *batch);
+
+/* Compares the bytes of the slot with their hash, where the daemon told one: 0, or -EBADMSG. A slot
+ * that was reused meanwhile is no difference; batch_gather will tell. */
+int batch_verify(const struct batch *batch, struct error *error);
 
 /* Gives up the slot. */
 void batch_release(struct batch *batch);

@@ -35,6 +35,7 @@ struct call_channel {
     uint32_t stream_next; /* id of the next request */
     uint32_t stream;      /* id of the open stream, 0 without */
     uint32_t pending;     /* id of the unary call that is waited for, 0 without */
+    uint32_t fetch;       /* id of the call that is answered by messages, 0 without */
     int send_code;        /* why nothing can be sent any more, 0 while it can */
     int receive_code;     /* likewise for receiving */
     struct frame_reader reader;
@@ -42,6 +43,7 @@ struct call_channel {
     struct call_frame *kept; /* oldest first */
     struct call_frame **kept_end;
     size_t kept_bytes;
+    struct call_frame *lent; /* whose bytes call_fetch_next gave out, or NULL */
     struct arena out;
 };
 
@@ -147,6 +149,7 @@ void call_close(struct call_channel *channel) {
         return;
     }
     close(channel->fd);
+    free(channel->lent);
     while (channel->kept != NULL) {
         struct call_frame *next = channel->kept->next;
         free(channel->kept);
@@ -286,7 +289,8 @@ static int call_take_read(struct call_channel *channel, uint32_t stream, struct 
     if (header->stream == stream) {
         return 1;
     }
-    if (header->stream == channel->stream || header->stream == channel->pending) {
+    if (header->stream == channel->stream || header->stream == channel->pending ||
+        header->stream == channel->fetch) {
         code = call_keep(channel, header, out->data);
     }
     return code < 0 ? code : 2;
@@ -384,18 +388,18 @@ static int call_open_response(const struct call_taken *taken,
     return code;
 }
 
-/* Gives up the call that is waited for: its answer, come or to come, is dropped. */
-static void call_abandon(struct call_channel *channel) {
+/* Forgets a call or stream, if any: what comes of it, or has come, is dropped. */
+static void call_abandon(struct call_channel *channel, uint32_t *stream) {
     struct call_taken taken;
-    if (channel->pending != 0 && call_take_kept(channel, channel->pending, &taken)) {
+    while (*stream != 0 && call_take_kept(channel, *stream, &taken)) {
         free(taken.owned);
     }
-    channel->pending = 0;
+    *stream = 0;
 }
 
 int call_start(struct call_channel *channel, const char *service, const char *method,
                const ProtobufCMessage *request, struct error *error) {
-    call_abandon(channel);
+    call_abandon(channel, &channel->pending);
     return call_request(channel, service, method, request, FRAME_REMOTE_CLOSED, &channel->pending,
                         error);
 }
@@ -429,7 +433,7 @@ int call_unary(struct call_channel *channel, const char *service, const char *me
     }
     code = call_finish(channel, response_type, arena, response, timeout_ms, error);
     if (code == 0) {
-        call_abandon(channel);
+        call_abandon(channel, &channel->pending);
         return error_set(error, -ETIMEDOUT, "the daemon did not answer %s within %d ms", method,
                          timeout_ms);
     }
@@ -453,11 +457,36 @@ int call_stream_send(struct call_channel *channel, const ProtobufCMessage *messa
 }
 
 void call_stream_drop(struct call_channel *channel) {
+    call_abandon(channel, &channel->stream);
+}
+
+int call_fetch_start(struct call_channel *channel, const char *service, const char *method,
+                     const ProtobufCMessage *request, struct error *error) {
+    call_abandon(channel, &channel->fetch);
+    return call_request(channel, service, method, request, FRAME_REMOTE_CLOSED, &channel->fetch,
+                        error);
+}
+
+int call_fetch_next(struct call_channel *channel, const uint8_t **data, size_t *bytes,
+                    int timeout_ms, struct error *error) {
     struct call_taken taken;
-    while (channel->stream != 0 && call_take_kept(channel, channel->stream, &taken)) {
-        free(taken.owned);
+    assert(channel->fetch != 0);
+    free(channel->lent);
+    channel->lent = NULL;
+    int code = call_take(channel, channel->fetch, deadline_in_ms(timeout_ms), &taken, error);
+    if (code <= 0) {
+        return code;
     }
-    channel->stream = 0;
+    if (taken.header.type == FRAME_DATA) {
+        channel->lent = taken.owned;
+        *data = taken.data;
+        *bytes = taken.header.length;
+        return 1;
+    }
+    channel->fetch = 0;
+    code = call_open_response(&taken, NULL, NULL, NULL, error);
+    free(taken.owned);
+    return code < 0 ? code : -ENODATA;
 }
 
 /* The response frame that ends a stream, as an error. */

@@ -39,6 +39,15 @@ int call_finish(struct call_channel *channel, const ProtobufCMessageDescriptor *
                 struct arena *arena, ProtobufCMessage **response, int timeout_ms,
                 struct error *error);
 
+/* A call that is answered by messages, one at a time, beside the stream and unary calls. The next
+ * one's bytes are lent until the next call on the channel: 1; 0 after the timeout; -ENODATA when
+ * the daemon has ended it well, else its refusal or what broke. Starting another gives up on the
+ * one before. */
+int call_fetch_start(struct call_channel *channel, const char *service, const char *method,
+                     const ProtobufCMessage *request, struct error *error);
+int call_fetch_next(struct call_channel *channel, const uint8_t **data, size_t *bytes,
+                    int timeout_ms, struct error *error);
+
 /* Opens a stream, the channel's only one at a time, then sends messages on it. */
 int call_stream_open(struct call_channel *channel, const char *service, const char *method,
                      struct error *error);

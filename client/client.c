@@ -10,6 +10,7 @@
 
 #include "client/client.h"
 #include "client/deadline.h"
+#include "client/fetch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,6 +33,10 @@ static int client_check_options(const struct ballast_options *options, struct er
     if (options->parts == 0 || (options->parts & ~(uint32_t)CLIENT_PARTS_ALL) != 0) {
         return error_set(error, -EINVAL, "options.parts is %u, not bits of enum ballast_part",
                          options->parts);
+    }
+    if (options->transport > BALLAST_TRANSPORT_FETCH) {
+        return error_set(error, -EINVAL, "options.transport is %u, not of enum ballast_transport",
+                         options->transport);
     }
     if (options->credits == 0 || options->credits > CLIENT_CREDITS_MAX) {
         return error_set(error, -EINVAL, "options.credits is %u, not within 1 to %u",
@@ -58,6 +63,7 @@ static int client_link_options(const struct ballast_options *options, struct lin
         .cp = options->cp,
         .tp = options->tp,
         .parts = options->parts,
+        .transport = options->transport,
         .connect_timeout_ms = options->connect_timeout_ms,
     };
     if (strlen(path) >= sizeof out->path) {
@@ -145,6 +151,14 @@ static int client_check_generation(const struct ballast *client, struct error *e
                      (unsigned long long)job->generation, (unsigned long long)client->generation);
 }
 
+/* What came of it is of no use without the rest. */
+static void client_drop_fetch(struct ballast *client) {
+    if (client->fetching != NULL) {
+        batch_release(client->fetching);
+        client->fetching = NULL;
+    }
+}
+
 /* Opens the stream of a new connection at the position, with a credit for each free record. */
 static int client_open_stream(struct ballast *client, struct error *error) {
     const struct ballast_job *job = &client->link.job;
@@ -154,6 +168,7 @@ static int client_open_stream(struct ballast *client, struct error *error) {
     if (behind < 0) {
         return behind;
     }
+    client_drop_fetch(client);
     client->greeted = true;
     client->generation = job->generation;
     if (!client->placed) {
@@ -305,6 +320,25 @@ static int client_check_digest(struct ballast *client, const uint8_t *digest, st
     return 0;
 }
 
+/* Gives a batch out, whose bytes are there. */
+static int client_give_batch(struct ballast *client, struct batch *batch,
+                             const struct ballast_batch **out, struct error *error) {
+    int code = batch_verify(batch, error);
+    if (code < 0) {
+        batch_release(batch);
+        return code;
+    }
+    batch->held = true;
+    batch->connection = client->link.connections;
+    batch->generation = client->generation;
+    client->event_step = client->step;
+    client->micro_batches = batch->view.micro_batches;
+    client->index++;
+    *out = &batch->view;
+    return BALLAST_BATCH;
+}
+
+/* 0 when its bytes are still to come. */
 static int client_take_batch(struct ballast *client, const Ballast__V1__Batch *message,
                              const struct ballast_batch **out, struct error *error) {
     const Ballast__V1__BatchId *id = message->id;
@@ -323,23 +357,33 @@ static int client_take_batch(struct ballast *client, const Ballast__V1__Batch *m
         .mapping = link->mapping,
         .cp = link->options.cp,
         .slot_wanted = (link->options.parts & ~(uint32_t)BALLAST_PART_PLAN) != 0,
+        .fetches = link->fetches,
     };
     int code = batch_read(batch, message, &context, error);
     if (code == 0) {
         code = client_check_digest(client, batch->view.plan_digest, error);
     }
+    if (code == 0 && batch_wants_fetch(batch)) {
+        client->fetching = batch;
+        return fetch_start(batch, link->channel, error);
+    }
     if (code < 0) {
         batch_release(batch);
         return code;
     }
-    batch->held = true;
-    batch->connection = link->connections;
-    batch->generation = client->generation;
-    client->event_step = client->step;
-    client->micro_batches = batch->view.micro_batches;
-    client->index++;
-    *out = &batch->view;
-    return BALLAST_BATCH;
+    return client_give_batch(client, batch, out, error);
+}
+
+/* Goes on with a batch whose bytes come over the connection: 0 when the deadline passed. */
+static int client_fetch(struct ballast *client, int64_t deadline_ns,
+                        const struct ballast_batch **out, struct error *error) {
+    struct batch *batch = client->fetching;
+    int code = fetch_advance(batch, client->link.channel, deadline_left_ms(deadline_ns), error);
+    if (code != 1) {
+        return code;
+    }
+    client->fetching = NULL;
+    return client_give_batch(client, batch, out, error);
 }
 
 static int client_take_end_of_step(struct ballast *client, const Ballast__V1__EndOfStep *message,
@@ -390,25 +434,35 @@ static int client_take(struct ballast *client, const Ballast__V1__StreamResponse
     }
 }
 
+/* The next event of the open stream, or 0 when the deadline passed. */
+static int client_receive(struct ballast *client, int64_t deadline_ns,
+                          const struct ballast_batch **batch, struct error *error) {
+    ProtobufCMessage *message = NULL;
+    int code = 0;
+    if (client->fetching == NULL) {
+        arena_reset(&client->event);
+        code = call_stream_next(client->link.channel, &ballast__v1__stream_response__descriptor,
+                                &client->event, &message, deadline_left_ms(deadline_ns), error);
+        if (code == 1) {
+            code = client_take(client, (const Ballast__V1__StreamResponse *)message, batch, error);
+        }
+    }
+    return code == 0 && client->fetching != NULL ? client_fetch(client, deadline_ns, batch, error)
+                                                 : code;
+}
+
 /* The next event, or 0 when the deadline passed. */
 static int client_wait(struct ballast *client, int64_t deadline_ns,
                        const struct ballast_batch **batch) {
     for (;;) {
         struct error failure = {0};
-        ProtobufCMessage *message = NULL;
         int code = client_connect(client, deadline_ns);
         if (code <= 0) {
             return code;
         }
-        arena_reset(&client->event);
-        code = call_stream_next(client->link.channel, &ballast__v1__stream_response__descriptor,
-                                &client->event, &message, deadline_left_ms(deadline_ns), &failure);
+        code = client_receive(client, deadline_ns, batch, &failure);
         if (code == 0) {
             return 0;
-        }
-        if (code == 1) {
-            code = client_take(client, (const Ballast__V1__StreamResponse *)message, batch,
-                               &failure);
         }
         if (code > 0) {
             link_progress(&client->link);

@@ -29,7 +29,8 @@ struct ballast {
     int64_t waited_ns;                         /* in ballast_next, since the last event */
     struct arena event;
     uint32_t credits;
-    struct batch *batches; /* `credits` of them */
+    struct batch *batches;  /* `credits` of them */
+    struct batch *fetching; /* one of them, while its bytes come; else NULL */
 };
 
 /* Every public call but ballast_close and ballast_error begins here. */

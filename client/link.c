@@ -200,8 +200,16 @@ static int link_note_slab(struct link *link, const Ballast__V1__HelloResponse *h
     if (!link_wants_slots(link)) {
         return 0;
     }
+    link->fetches = link->options.transport == BALLAST_TRANSPORT_FETCH ||
+                    (link->options.transport == BALLAST_TRANSPORT_AUTO &&
+                     hello->data_path[0] == '\0');
+    if (link->fetches) {
+        return 0;
+    }
     if (hello->data_path[0] == '\0') {
-        return error_set(error, -EOPNOTSUPP, "the daemon cannot pass its memory to this client");
+        return error_set(error, -EOPNOTSUPP,
+                         "the daemon cannot share its memory over this connection; let the "
+                         "transport be auto or fetch, or connect to its Unix socket");
     }
     if (hello->data_token.len != MAPPING_TOKEN_BYTES) {
         return error_set(error, -EPROTO, "the daemon's data token has %zu bytes, not %u",
@@ -248,6 +256,20 @@ static int link_accept_greeting(struct link *link, const Ballast__V1__HelloRespo
     return 0;
 }
 
+/* Asks for the slab. Where its socket cannot be reached, as in a container that has only the
+ * control socket, slots are fetched. */
+static int link_ask(struct link *link, struct error *error) {
+    int code = mapping_ask(link->data_path, link->data_token, &link->data_fd, error);
+    bool absent = code == -ENOENT || code == -EACCES || code == -EPERM;
+    if (absent && link->options.transport == BALLAST_TRANSPORT_AUTO) {
+        link->fetches = true;
+        return 0;
+    }
+    return code == -ENOENT
+               ? error_set(error, -ECONNREFUSED, "data socket %s is not there", link->data_path)
+               : code;
+}
+
 static int link_greet(struct link *link, int64_t until_ns, struct error *error) {
     struct arena arena;
     ProtobufCMessage *message = NULL;
@@ -256,11 +278,11 @@ static int link_greet(struct link *link, int64_t until_ns, struct error *error) 
                            &message, deadline_left_ms(until_ns), error);
     if (code == 1) {
         code = link_accept_greeting(link, (const Ballast__V1__HelloResponse *)message, error);
-        if (code == 0 && link_wants_slots(link)) {
-            code = mapping_ask(link->data_path, link->data_token, &link->data_fd, error);
+        if (code == 0 && link_wants_slots(link) && !link->fetches) {
+            code = link_ask(link, error);
         }
         if (code == 0) {
-            link_move(link, link_wants_slots(link) ? LINK_MAPPING : LINK_READY);
+            link_move(link, link->data_fd >= 0 ? LINK_MAPPING : LINK_READY);
             code = 1;
         }
     }

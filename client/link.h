@@ -1,6 +1,6 @@
 /* link: the connection of one rank to its daemon, and how it comes back.
  *
- *                                            +----- link_greet: plans only -----+
+ *                                            +----- link_greet: no slab -----+
  *                                            |                                  v
  *     DOWN --link_connect--> GREETING --link_greet--> MAPPING --link_map--> READY
  *      ^                        |                        |                    |
@@ -25,7 +25,8 @@ struct link_options {
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
     char name[128]; /* for the daemon's log */
     uint32_t dp, pp, cp, tp;
-    uint32_t parts; /* bits of enum ballast_part */
+    uint32_t parts;     /* bits of enum ballast_part */
+    uint32_t transport; /* enum ballast_transport */
     int connect_timeout_ms;
     uint8_t job_digest[16]; /* meaningful with job_known */
     bool job_known;         /* which job it must be: from the caller, or since the first greeting */
@@ -36,7 +37,8 @@ struct link {
     enum link_state state;
     struct call_channel *channel; /* NULL in DOWN */
     int data_fd;                  /* in MAPPING, else -1 */
-    struct mapping *mapping;      /* one reference in READY, NULL where no slot is wanted */
+    struct mapping *mapping;      /* one reference in READY, NULL where none is wanted or shared */
+    bool fetches;                 /* slots come over this connection instead */
     uint64_t connections;         /* greetings answered and seeks since, so 0 before the first */
     struct ballast_job job;       /* meaningful then */
     char generation_by[128];      /* who began its generation, likewise */

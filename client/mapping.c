@@ -37,7 +37,7 @@ int mapping_ask(const char *path, const uint8_t token[MAPPING_TOKEN_BYTES], int 
     int code = 0;
     if (connect(data_fd, (const struct sockaddr *)&address, sizeof address) < 0 ||
         send(data_fd, token, MAPPING_TOKEN_BYTES, MSG_NOSIGNAL) != (ssize_t)MAPPING_TOKEN_BYTES) {
-        code = errno == EAGAIN || errno == ENOENT ? -ECONNREFUSED : -errno;
+        code = errno == EAGAIN ? -ECONNREFUSED : -errno;
         (void)error_set(error, code, "data socket %s: %s", path, strerror(errno));
         close(data_fd);
         return code;

@@ -17,7 +17,8 @@
 /* Read-only, counted: the holder of a reference may read. One thread at a time. */
 struct mapping;
 
-/* Connects to the data socket and sends the token; the answer is awaited on *fd. Does not block. */
+/* Connects to the data socket and sends the token; the answer is awaited on *fd. Does not block.
+ * -ENOENT or -EACCES where it cannot be reached. */
 int mapping_ask(const char *path, const uint8_t token[MAPPING_TOKEN_BYTES], int *fd,
                 struct error *error);
 

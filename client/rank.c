@@ -76,6 +76,7 @@ enum rank_key {
     RANK_KEY_CREDITS,
     RANK_KEY_CONNECT_TIMEOUT_MS,
     RANK_KEY_SOCKET,
+    RANK_KEY_TRANSPORT,
     RANK_KEY_SEEK,
     RANK_KEY_GENERATION,
     RANK_KEY_IMPORT,
@@ -87,6 +88,8 @@ enum rank_key {
 static const struct argp_option rank_options[] = {
     {"socket", RANK_KEY_SOCKET, "PATH", 0,
      "Control socket (default $BALLAST_SOCKET, else /run/ballast/ballast.sock)", 0},
+    {"transport", RANK_KEY_TRANSPORT, "HOW", 0,
+     "How tokens come: shared (memory), fetch (over the connection) or auto (default)", 0},
     {"dp", RANK_KEY_DP, "N", 0, "Data-parallel rank (default 0)", 1},
     {"pp", RANK_KEY_PP, "N", 0, "Pipeline-parallel rank (default 0)", 1},
     {"cp", RANK_KEY_CP, "N", 0, "Context-parallel rank (default 0)", 1},
@@ -158,6 +161,17 @@ static uint32_t rank_parts(const struct argp_state *state, char *text) {
     return parts;
 }
 
+static uint32_t rank_transport(const struct argp_state *state, const char *text) {
+    static const char *const names[] = {"auto", "shared", "fetch"};
+    for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            return i;
+        }
+    }
+    argp_error(state, "--transport %s: none of auto, shared, fetch", text);
+    return 0;
+}
+
 static void rank_experts(const struct argp_state *state, struct rank_arguments *arguments,
                          char *text) {
     char *rest = NULL;
@@ -177,6 +191,9 @@ static error_t rank_parse(int key, char *text, struct argp_state *state) {
     switch (key) {
     case RANK_KEY_SOCKET:
         client->socket = text;
+        return 0;
+    case RANK_KEY_TRANSPORT:
+        client->transport = rank_transport(state, text);
         return 0;
     case RANK_KEY_DP:
         client->dp = (uint32_t)rank_number(state, "dp", text, 0, UINT32_MAX);

@@ -632,6 +632,7 @@ static void a_greeting_is_judged_before_anything_is_believed(void **state) {
         struct ballast *client = NULL;
         options.socket = fake.path;
         options.cp = 1;
+        options.transport = BALLAST_TRANSPORT_SHARED;
         assert_int_equal(ballast_open(&options, &client), expected[i]);
         assert_true(strlen(ballast_error(client)) > 10);
         ballast_close(client);
