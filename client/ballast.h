@@ -88,12 +88,18 @@ struct ballast_options {
     uint64_t from_step;  /* first batch wanted; UINT64_MAX (default): the daemon's next step */
     uint32_t from_index; /* in that step; the number of micro-batches: only its end */
     uint32_t transport;  /* enum ballast_transport; default auto */
+    /* Told what is waited for, with the remedy, when the daemon has been away or silent for
+       waiting_after_ms (default 2000), and every 30 s then: for the trainer's log. The sentence is
+       valid during the call, which must not call this client. NULL (default): nobody is told. */
+    void (*waiting)(void *context, const char *sentence);
+    void *waiting_context;
+    int waiting_after_ms;
 };
 #define BALLAST_OPTIONS_INIT                                                                       \
     {                                                                                              \
         sizeof(struct ballast_options), NULL, 0, 0, 0, 0,                                          \
             BALLAST_PART_TOKENS | BALLAST_PART_LABELS, 4, 30000, NULL, NULL, UINT64_MAX, 0,        \
-            BALLAST_TRANSPORT_AUTO                                                                 \
+            BALLAST_TRANSPORT_AUTO, NULL, NULL, 2000                                               \
     }
 
 /* What the daemon says of the job. */

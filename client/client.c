@@ -65,6 +65,9 @@ static int client_link_options(const struct ballast_options *options, struct lin
         .parts = options->parts,
         .transport = options->transport,
         .connect_timeout_ms = options->connect_timeout_ms,
+        .waiting = options->waiting,
+        .waiting_context = options->waiting_context,
+        .waiting_after_ms = options->waiting_after_ms,
     };
     if (strlen(path) >= sizeof out->path) {
         return error_set(error, -ENAMETOOLONG, "socket path %s has %zu bytes, at most %zu fit",
@@ -617,6 +620,16 @@ static int client_put_measured(struct ballast *client, const struct ballast_meas
     return 0;
 }
 
+/* What was acknowledged is said in every greeting from now on: a daemon that was killed may know
+ * less of this rank. */
+static void client_claim(struct ballast *client, uint64_t committed_step) {
+    struct link_claim *claim = &client->link.claim;
+    uint64_t generation = client->link.job.generation;
+    if (claim->generation != generation || claim->committed_step < committed_step) {
+        *claim = (struct link_claim){.committed_step = committed_step, .generation = generation};
+    }
+}
+
 /* Asks until it is answered, over reconnects. */
 static int client_commit(struct ballast *client, const Ballast__V1__CommitRequest *request) {
     for (;;) {
@@ -633,6 +646,7 @@ static int client_commit(struct ballast *client, const Ballast__V1__CommitReques
                           &ballast__v1__commit_response__descriptor, &client->event, &response,
                           client->link.options.connect_timeout_ms, &failure);
         if (code == 0) {
+            client_claim(client, request->step + 1);
             link_progress(&client->link);
             return 0;
         }

@@ -11,6 +11,7 @@
 
 #define LINK_PAUSE_NS_MIN    ((int64_t)10 * 1000000)
 #define LINK_PAUSE_NS_MAX    ((int64_t)500 * 1000000)
+#define LINK_TELL_AGAIN_NS   ((int64_t)30 * 1000000000)
 #define LINK_HELLO_BYTES_MAX ((size_t)1 << 20)
 #define LINK_PROTOCOL        1u
 #define LINK_ROWS_MAX        ((uint64_t)INT32_MAX) /* positions and cu_seqlens are 32 bits */
@@ -52,7 +53,11 @@ void link_close(struct link *link) {
 
 static void link_open_window(struct link *link) {
     if (link->give_up_ns == 0) {
+        link->window_ns = deadline_now_ns();
         link->give_up_ns = deadline_in_ms(link->options.connect_timeout_ms);
+        link->tell_ns = link->options.waiting == NULL
+                            ? DEADLINE_NEVER
+                            : deadline_in_ms(link->options.waiting_after_ms);
     }
 }
 
@@ -119,6 +124,8 @@ static int link_send_hello(struct link *link, struct error *error) {
         parts[hello.n_parts++] = BALLAST__V1__PART__PART_LABELS;
     }
     hello.client = options->name;
+    hello.committed_step = link->claim.committed_step;
+    hello.generation = link->claim.generation;
     hello.job_digest.data = options->job_digest;
     hello.job_digest.len = options->job_known ? sizeof options->job_digest : 0;
     return call_start(link->channel, "ballast.v1.Loader", "Hello", &hello.base, error);
@@ -332,17 +339,44 @@ static int link_step(struct link *link, int64_t until_ns, struct error *error) {
     return 1;
 }
 
+/* Tells the caller, once it is time, what it waits for. */
+static void link_tell(struct link *link) {
+    const struct link_options *options = &link->options;
+    char sentence[ERROR_TEXT_BYTES + 128];
+    int64_t now_ns = deadline_now_ns();
+    if (now_ns < link->tell_ns) {
+        return;
+    }
+    link->tell_ns = now_ns + LINK_TELL_AGAIN_NS;
+    bool silent = link->state != LINK_DOWN || link->loss.code == 0;
+    double waited = (double)(now_ns - link->window_ns) / 1e9;
+    int used = snprintf(sentence, sizeof sentence, "waiting for the daemon since %.1f s", waited);
+    if (options->connect_timeout_ms >= 0) {
+        used += snprintf(sentence + used, sizeof sentence - (size_t)used, ", for %.0f s at most",
+                         (double)options->connect_timeout_ms / 1e3);
+    }
+    (void)snprintf(sentence + used, sizeof sentence - (size_t)used, ": %s%s",
+                   silent ? options->path : link->loss.text,
+                   silent ? " takes connections and does not answer; its log says what it does"
+                          : "");
+    options->waiting(options->waiting_context, sentence);
+}
+
 int link_advance(struct link *link, int64_t deadline_ns, struct error *error) {
     while (link->state != LINK_READY) {
         struct error failure = {0};
         link_open_window(link);
         int64_t give_up_ns = link->give_up_ns;
-        int code = link_step(link, deadline_earlier(deadline_ns, give_up_ns), &failure);
+        int64_t until_ns = deadline_earlier(deadline_ns, give_up_ns);
+        int code = link_step(link, deadline_earlier(until_ns, link->tell_ns), &failure);
         if (code < 0 && link_lost(link, code)) {
             link_lose(link, &failure);
         } else if (code < 0) {
             link_close(link);
             return error_set(error, code, "%s", failure.text);
+        }
+        if (link->state != LINK_READY) {
+            link_tell(link);
         }
         int64_t now_ns = code == 0 ? deadline_now_ns() : 0;
         if (code == 0 && now_ns >= give_up_ns) {

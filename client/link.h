@@ -30,6 +30,16 @@ struct link_options {
     int connect_timeout_ms;
     uint8_t job_digest[16]; /* meaningful with job_known */
     bool job_known;         /* which job it must be: from the caller, or since the first greeting */
+    void (*waiting)(void *context, const char *sentence); /* NULL: nobody is told */
+    void *waiting_context;
+    int waiting_after_ms;
+};
+
+/* What the next greeting claims: the first step whose commit was not acknowledged to this rank, in
+ * this generation. 0: nothing is claimed. */
+struct link_claim {
+    uint64_t committed_step;
+    uint64_t generation;
 };
 
 struct link {
@@ -45,10 +55,13 @@ struct link {
     char data_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
     uint8_t data_token[MAPPING_TOKEN_BYTES];
     uint64_t slab_bytes;
-    int64_t give_up_ns; /* end of the window, 0 while it is closed */
+    int64_t window_ns;  /* when the window opened */
+    int64_t give_up_ns; /* its end, 0 while it is closed */
+    int64_t tell_ns;    /* when the caller is told next that it waits */
     int64_t retry_ns;   /* not before, in DOWN */
     int64_t pause_ns;   /* after the next failed try */
     struct error loss;  /* why the link was lost last */
+    struct link_claim claim;
 };
 
 /* The options must have passed link_check. Connects to nothing yet. */

@@ -5,6 +5,7 @@
  * on its way to the disk before the batch is released, so what a killed rank had seen can be read
  * afterwards. */
 #include "client/ballast.h"
+#include "client/rank_agree.h"
 #include "client/rank_verify.h"
 
 #include "planner/error.h"
@@ -43,6 +44,7 @@ struct rank_arguments {
     const char *export_path; /* NULL: none; where the state after the last step goes */
     bool follow;             /* goes where other ranks seek */
     bool verify;             /* judges its part of each pool */
+    const char *agree_path;  /* NULL: none; folder in which all ranks compare each step */
 };
 
 struct rank {
@@ -54,6 +56,8 @@ struct rank {
     size_t rows_max;
     struct ballast_measured *measured; /* of the current step's batches, with --measured */
     size_t measured_count, measured_max;
+    struct rank_agree agree;
+    uint64_t agreed_step; /* with --agree; UINT64_MAX: none yet */
     uint64_t steps_done;
     sigset_t signals; /* that end it; blocked, so that they are taken only where it looks */
     bool stopped;
@@ -83,6 +87,7 @@ enum rank_key {
     RANK_KEY_EXPORT,
     RANK_KEY_FOLLOW,
     RANK_KEY_VERIFY,
+    RANK_KEY_AGREE,
 };
 
 static const struct argp_option rank_options[] = {
@@ -116,6 +121,10 @@ static const struct argp_option rank_options[] = {
      "How long to wait for the daemon (default 30000; -1 for ever)", 2},
     {"verify", RANK_KEY_VERIFY, NULL, 0,
      "Judge this rank's part of a pool's plan; the log counts its tiles and transfers", 3},
+    {"agree", RANK_KEY_AGREE, "DIR", 0,
+     "Compare generation, step and plan with all ranks of the job before each step, through files "
+     "in this folder: shared by their nodes, empty at the start",
+     3},
     {"log", RANK_KEY_LOG, "FILE", 0, "Append a JSON object per micro-batch; - is standard output",
      3},
     {"dump", RANK_KEY_DUMP, "DIR", 0,
@@ -244,6 +253,9 @@ static error_t rank_parse(int key, char *text, struct argp_state *state) {
     case RANK_KEY_VERIFY:
         arguments->verify = true;
         return 0;
+    case RANK_KEY_AGREE:
+        arguments->agree_path = text;
+        return 0;
     case RANK_KEY_MEASURED:
         arguments->measured = true;
         return 0;
@@ -261,6 +273,11 @@ static error_t rank_parse(int key, char *text, struct argp_state *state) {
         return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "%s: no arguments are taken", text);
+        return 0;
+    case ARGP_KEY_END:
+        if (arguments->follow && arguments->agree_path != NULL) {
+            argp_error(state, "--agree counts its rounds, and --follow leaves some out; take one");
+        }
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -437,10 +454,24 @@ static void rank_measure(struct rank *rank, const struct ballast_batch *batch, u
     }
 }
 
+/* Before the first batch of a step: a trainer's first collective would hang or mix two plans. */
+static int rank_compare(struct rank *rank, const struct ballast_batch *batch) {
+    if (rank->arguments.agree_path == NULL || rank->agreed_step == batch->step) {
+        return 0;
+    }
+    int code = ballast_agree(rank->client, rank->agree.ranks, rank_agree_gather, &rank->agree);
+    rank->agreed_step = batch->step;
+    return code < 0 ? rank_fail_client(rank, code, "agree") : 0;
+}
+
 static int rank_take(struct rank *rank, const struct ballast_batch *batch) {
     char tokens_xxh[17] = "";
     uint64_t begin_ns = rank_now_ns();
-    int code = rank_take_columns(rank, batch, tokens_xxh);
+    int code = rank_compare(rank, batch);
+    if (code < 0) {
+        return code;
+    }
+    code = rank_take_columns(rank, batch, tokens_xxh);
     if (code == -ESTALE) {
         fprintf(stderr, "ballast-rank: %s\n", ballast_error(rank->client));
         return rank_release(rank, batch);
@@ -591,19 +622,31 @@ static int rank_run(struct rank *rank) {
     return 0;
 }
 
+static void rank_waits(void *context, const char *sentence) {
+    (void)context;
+    fprintf(stderr, "ballast-rank: %s\n", sentence);
+}
+
 static int rank_open(struct rank *rank) {
     const char *path = rank->arguments.log_path;
+    struct ballast_job job;
     if (path != NULL) {
         rank->log = strcmp(path, "-") == 0 ? stdout : fopen(path, "ae");
         if (rank->log == NULL) {
             return rank_fail(-EIO, path, strerror(errno));
         }
     }
+    rank->arguments.client.waiting = rank_waits;
     int code = ballast_open(&rank->arguments.client, &rank->client);
     if (code < 0) {
         return rank_fail_client(rank, code, "open");
     }
-    return rank_go(rank);
+    code = rank_go(rank);
+    if (code == 0 && rank->arguments.agree_path != NULL) {
+        (void)ballast_job(rank->client, &job);
+        rank_agree_init(&rank->agree, rank->arguments.agree_path, &rank->arguments.client, &job);
+    }
+    return code;
 }
 
 static int rank_close(struct rank *rank) {
@@ -631,7 +674,8 @@ int main(int argc, char **argv) {
     struct rank rank = {.arguments = {.client = BALLAST_OPTIONS_INIT,
                                       .commit_every = 1,
                                       .type = BALLAST_INT32,
-                                      .seek = UINT64_MAX}};
+                                      .seek = UINT64_MAX},
+                        .agreed_step = UINT64_MAX};
     argp_program_version = "ballast-rank " BALLAST_VERSION;
     argp_err_exit_status = RANK_EXIT_USAGE;
     (void)argp_parse(&argp, argc, argv, 0, NULL, &rank.arguments);

@@ -39,6 +39,7 @@ static int seek_call(struct ballast *client, const char *method, const ProtobufC
 static void seek_place(struct ballast *client, uint64_t step, uint64_t generation,
                        const ProtobufCBinaryData *digest) {
     call_stream_drop(client->link.channel);
+    client->link.claim = (struct link_claim){0};
     client->link.connections++;
     client->link.job.next_step = step;
     client->link.job.generation = generation;

@@ -153,6 +153,25 @@ static bool hello_bind(struct session *session, uint32_t stream, struct member *
     return true;
 }
 
+/* What was acknowledged to the rank before this daemon began: commits of single ranks are not
+ * stored. More than it can have been given, or of another generation, counts for nothing. */
+static void hello_claim(struct session *session, const Ballast__V1__HelloRequest *request,
+                        uint64_t now_ns) {
+    const struct session_world *world = session->world;
+    struct member *member = session->member;
+    uint64_t step = request->committed_step;
+    if (request->generation != world->generation->number || world->progress->moving ||
+        step <= member->committed_step || step > world->job->end_step ||
+        step > loader_delivered_step(session)) {
+        return;
+    }
+    member->committed_step = step;
+    if (member->delivered_step < step) {
+        member->delivered_step = step;
+    }
+    (void)roster_advance(world->roster, now_ns);
+}
+
 static void hello_answer(struct session *session, uint32_t stream) {
     const struct session_job *job = session->world->job;
     const struct roster *roster = session->world->roster;
@@ -200,6 +219,7 @@ void loader_hello(struct session *session, const struct session_call *call, cons
         return;
     }
     session->subscribed = hello_parts(request) > 0;
+    hello_claim(session, request, now_ns);
     (void)FAILPOINT(hello);
     hello_answer(session, call->stream);
     session_printable(request->client, client);

@@ -48,9 +48,7 @@ void loader_acknowledge(struct session *session, uint64_t now_ns) {
     session->commit_count = kept;
 }
 
-/* First step that the rank cannot have received. After a restart only the rank itself knows what it
- * was given before, so until it streams its word counts as far as that was possible. */
-static uint64_t loader_delivered_step(const struct session *session) {
+uint64_t loader_delivered_step(const struct session *session) {
     const struct member *member = session->member;
     uint64_t claimable = session->world->progress->claimable_step;
     return !member->delivery_known && claimable > member->delivered_step ? claimable

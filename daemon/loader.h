@@ -29,6 +29,10 @@ bool loader_call(struct session *session, const struct session_call *call, uint6
 /* Answers the Commits that are durable. */
 void loader_acknowledge(struct session *session, uint64_t now_ns);
 
+/* First step that the rank cannot have received. After a restart only the rank itself knows what it
+ * was given before, so until it streams its word counts as far as that was possible. */
+uint64_t loader_delivered_step(const struct session *session);
+
 /* Whether the session is of the world's generation; if not, `text` says which began and where. */
 bool loader_current(const struct session *session, char text[ERROR_TEXT_BYTES]);
 

@@ -96,6 +96,29 @@ def test_nodes_that_never_talk_plan_the_same_and_a_lost_one_is_replaced_from_a_b
                 node.__exit__(None, None, None)
 
 
+def test_ranks_of_all_nodes_agree_before_each_step_and_a_node_of_another_history_is_named():
+    with World() as home:
+        corpus = corpus_in(home.dir)
+        shared = os.path.join(home.dir, "agree")
+        os.mkdir(shared)
+        nodes = [Node(n, corpus) for n in range(NODES)]
+        try:
+            for node in nodes:
+                with open(node.config_path, "a") as f:
+                    f.write(f"[from 6]\nplan.micro_batches = {8 if node.number == 2 else 12}\n")
+                node.begin()
+            ranks = [node.rank(node.number, steps=20, agree=shared) for node in nodes]
+            for rank in ranks:
+                code, text = rank.wait(60)
+                assert code == 1 and "rank 2 of 4 differs from the majority: rank 2 has generation 0, step 6" in text, text
+            logs = [rank.lines() for rank in ranks]
+            assert all(digests(lines) == digests(logs[0]) for lines in logs) and sorted(digests(logs[0])) == list(range(6))
+            assert len(os.listdir(shared)) == NODES
+        finally:
+            for node in nodes:
+                node.__exit__(None, None, None)
+
+
 def test_nodes_in_different_generations_are_brought_together_by_number():
     with World() as home:
         corpus = corpus_in(home.dir)

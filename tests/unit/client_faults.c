@@ -200,6 +200,105 @@ static void a_daemon_that_does_not_greet_is_a_timeout(void **state) {
     finish(client, &fake, &memory);
 }
 
+struct told {
+    unsigned count;
+    char sentence[512];
+};
+
+static void note_told(void *context, const char *sentence) {
+    struct told *told = context;
+    told->count++;
+    (void)snprintf(told->sentence, sizeof told->sentence, "%s", sentence);
+}
+
+static int open_telling(const char *path, int connect_timeout_ms, int waiting_after_ms,
+                        struct told *told) {
+    struct ballast_options options = BALLAST_OPTIONS_INIT;
+    struct ballast *client = NULL;
+    options.socket = path;
+    options.connect_timeout_ms = connect_timeout_ms;
+    options.waiting = note_told;
+    options.waiting_context = told;
+    options.waiting_after_ms = waiting_after_ms;
+    int code = ballast_open(&options, &client);
+    ballast_close(client);
+    return code;
+}
+
+static void who_waits_for_the_daemon_is_told_once_for_what(void **state) {
+    (void)state;
+    struct told told = {0};
+    assert_int_equal(open_telling("/nonexistent/sock", 120, 40, &told), -ECONNREFUSED);
+    assert_int_equal(told.count, 1);
+    assert_non_null(strstr(told.sentence, "waiting for the daemon since 0.0 s, for 0 s at most"));
+    assert_non_null(
+        strstr(told.sentence, "no daemon listens on /nonexistent/sock; start ballastd"));
+    told = (struct told){0};
+    assert_int_equal(open_telling("/nonexistent/sock", 0, 40, &told), -ECONNREFUSED);
+    assert_int_equal(told.count, 0);
+}
+
+static void greet_late(struct fake *fake) {
+    fake_accept(fake);
+    receive_until_gone(fake);
+}
+
+static void a_silent_daemon_is_told_of_too(void **state) {
+    (void)state;
+    struct fake fake;
+    struct world_memory memory;
+    struct told told = {0};
+    world_memory_create(&memory, WORLD_SLOTS * WORLD_SLOT_BYTES);
+    fake_start(&fake, greet_late, &memory);
+    assert_int_equal(open_telling(fake.path, 120, 40, &told), -ETIMEDOUT);
+    assert_int_equal(told.count, 1);
+    assert_non_null(strstr(told.sentence, "takes connections and does not answer"));
+    finish(NULL, &fake, &memory);
+}
+
+/* Commits step 3 acknowledged, then a daemon that was killed; then the job goes to another step. */
+static void forget_the_commit(struct fake *fake) {
+    struct world_memory *memory = fake->context;
+    Ballast__V1__CommitResponse committed = BALLAST__V1__COMMIT_RESPONSE__INIT;
+    Ballast__V1__SeekResponse sought = BALLAST__V1__SEEK_RESPONSE__INIT;
+    Ballast__V1__HelloResponse greeting;
+    uint32_t call;
+    (void)world_serve(fake, memory, 3, 0, 4);
+    (void)fake_request(fake, "Commit", &ballast__v1__commit_request__descriptor, &call);
+    fake_respond(fake, call, &committed.base);
+    fake_hang_up(fake);
+    fake_accept(fake);
+    Ballast__V1__HelloRequest *hello = fake_request(fake, "Hello",
+                                                    &ballast__v1__hello_request__descriptor, &call);
+    FAKE_CHECK(hello->committed_step == 4 && hello->generation == 1);
+    world_hello_init(&greeting, fake);
+    fake_respond(fake, call, &greeting.base);
+    world_pass(fake, memory);
+    (void)fake_request(fake, "Seek", &ballast__v1__seek_request__descriptor, &call);
+    sought.next_step = 1;
+    sought.generation = 2;
+    fake_respond(fake, call, &sought.base);
+    fake_hang_up(fake);
+    fake_accept(fake);
+    hello = fake_request(fake, "Hello", &ballast__v1__hello_request__descriptor, &call);
+    FAKE_CHECK(hello->committed_step == 0);
+    receive_until_gone(fake);
+}
+
+static void a_greeting_says_what_was_acknowledged_in_this_generation(void **state) {
+    (void)state;
+    struct fake fake;
+    struct world_memory memory;
+    const struct ballast_batch *batch = NULL;
+    world_memory_create(&memory, WORLD_SLOTS * WORLD_SLOT_BYTES);
+    fake_start(&fake, forget_the_commit, &memory);
+    struct ballast *client = open_client(&fake, 300);
+    assert_int_equal(ballast_commit(client, 3), 0);
+    assert_int_equal(ballast_seek(client, 1, 0), 0);
+    assert_int_equal(ballast_next(client, -1, &batch), -ETIMEDOUT);
+    finish(client, &fake, &memory);
+}
+
 static void hang_up_on_commit(struct fake *fake) {
     struct world_memory *memory = fake->context;
     Ballast__V1__HelloResponse hello;
@@ -695,6 +794,9 @@ int main(void) {
         cmocka_unit_test(half_frames_hang_ups_and_stops_lose_nothing),
         cmocka_unit_test(a_daemon_that_stays_away_is_given_up_after_the_timeout),
         cmocka_unit_test(a_daemon_that_does_not_greet_is_a_timeout),
+        cmocka_unit_test(who_waits_for_the_daemon_is_told_once_for_what),
+        cmocka_unit_test(a_silent_daemon_is_told_of_too),
+        cmocka_unit_test(a_greeting_says_what_was_acknowledged_in_this_generation),
         cmocka_unit_test(a_commit_is_repeated_until_it_is_answered),
         cmocka_unit_test(a_batch_whose_slot_was_reused_is_stale_and_comes_again),
         cmocka_unit_test(nothing_but_the_next_event_is_taken),

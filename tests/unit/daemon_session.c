@@ -793,6 +793,40 @@ static void after_a_restart_a_rank_may_commit_what_it_says_it_was_given(void **s
     expect_status(at, commit(at, 5), STATUS_OUT_OF_RANGE);
 }
 
+/* Greets as (dp, cp) with a claim; the member's committed_step then. */
+static uint64_t greet_claiming(uint32_t dp, uint32_t cp, uint64_t committed_step,
+                               uint64_t generation) {
+    struct world_session *at = world_connect(&world, 0);
+    struct hello hello;
+    hello_init(&hello, dp, cp);
+    hello.request.committed_step = committed_step;
+    hello.request.generation = generation;
+    expect_status(at, say_hello(at, &hello), STATUS_OK);
+    uint64_t known = at->session.member->committed_step;
+    session_deinit(&at->session, world.now_ns);
+    return known;
+}
+
+static void after_a_restart_a_greeting_says_what_was_acknowledged_to_the_rank(void **state) {
+    (void)state;
+    world.progress.claimable_step = 7;
+    assert_int_equal(greet_claiming(0, 0, 8, 9), 0); /* nobody can have been given step 7 */
+    assert_int_equal(greet_claiming(0, 0, 5, 8), 0); /* of another generation */
+    world.progress.moving = true;
+    assert_int_equal(greet_claiming(0, 0, 5, 9), 0);
+    world.progress.moving = false;
+    assert_int_equal(greet_claiming(0, 0, 5, 9), 5);
+    assert_int_equal(greet_claiming(0, 0, 4, 9), 5);
+    assert_int_equal(world.roster.committed_step, 0);
+    assert_int_equal(greet_claiming(0, 1, 6, 9), 6);
+    assert_int_equal(greet_claiming(1, 0, 6, 9), 6);
+    assert_int_equal(world.roster.committed_step, 0);
+    assert_int_equal(greet_claiming(1, 1, 6, 9), 6);
+    assert_int_equal(world.roster.committed_step, 5);
+    world.job.end_step = 6;
+    assert_int_equal(greet_claiming(0, 0, 7, 9), 5); /* of another mesh */
+}
+
 /* A step has two micro-batches: what is said of a third is ignored. */
 static void commit_measured(struct world_session *at, uint64_t step, uint64_t first,
                             uint64_t second, uint64_t expert) {
@@ -1296,6 +1330,7 @@ int main(void) {
         TEST(a_rank_that_reconnects_may_commit_what_it_was_given_before),
         TEST(a_rank_whose_lease_ended_may_commit_what_it_was_given_before),
         TEST(after_a_restart_a_rank_may_commit_what_it_says_it_was_given),
+        TEST(after_a_restart_a_greeting_says_what_was_acknowledged_to_the_rank),
         TEST(measured_times_become_ratios_when_a_step_is_complete),
         TEST(the_fullest_expert_stands_beside_the_mean_of_all),
         TEST(a_step_is_forgotten_for_a_newer_one_in_its_place),
