@@ -63,6 +63,8 @@ struct config {
     bool payload_hashes;
     /* [slab] */
     uint32_t slots; /* of this node; their size is config_slot_bytes */
+    /* [metrics] */
+    char metrics_listen[CONFIG_PATH_BYTES]; /* "off", or as metrics_address.h */
     /* [limits] */
     uint32_t connections_max;
     uint32_t credits_max;      /* per stream */

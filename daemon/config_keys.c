@@ -838,6 +838,17 @@ static const struct config_key keys[] = {
      FIELD(slots),
      .elastic = true},
 
+    {.section = "metrics",
+     .name = "listen",
+     .fallback = "off",
+     .unit = "",
+     .reason =
+         "Where monitoring finds /metrics (Prometheus), /healthz and /readyz: a Unix socket, as\n"
+         "unix:/run/ballast/metrics.sock, or a port of this machine only, as 127.0.0.1:9464.",
+     .kind = &kind_listen,
+     .words = "off",
+     FIELD(metrics_listen)},
+
     {.section = "limits",
      .name = "connections",
      .fallback = "256",
@@ -895,6 +906,7 @@ static const struct section {
     {"daemon", "The process."},
     {"reader", "Reading tokens."},
     {"slab", "Shared memory in which batches are handed over."},
+    {"metrics", "What monitoring reads over HTTP."},
     {"limits", "Bounds on what clients and history take."},
 };
 

@@ -75,6 +75,7 @@ extern const struct config_kind kind_decimal;    /* u64, thousandths */
 extern const struct config_kind kind_choice;     /* bool, int or enum; words, from min up */
 extern const struct config_kind kind_duration;   /* u32 ms; written with ms, s, m, h */
 extern const struct config_kind kind_path;       /* char array; max characters */
+extern const struct config_kind kind_listen;     /* char array; "off" or metrics_address.h */
 extern const struct config_kind kind_windows;    /* u64 tokens, or "1.25w": times plan.window */
 extern const struct config_kind kind_thresholds; /* plan.bands.length_min and bands */
 extern const struct config_kind kind_policy;     /* plan.policy and plan.pools.size */

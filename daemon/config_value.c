@@ -3,6 +3,8 @@
  * field. */
 #include "daemon/config_keys.h"
 
+#include "daemon/metrics_address.h"
+
 #include <assert.h>
 #include <ctype.h>
 #include <stdio.h>
@@ -425,6 +427,23 @@ static void path_allowed(const struct config_key *key, char *out, size_t bytes) 
 }
 
 const struct config_kind kind_path = {path_parse, path_print, path_allowed};
+
+static int listen_parse(const struct config_key *key, const char *text, struct config *config) {
+    struct metrics_address address;
+    size_t length = strlen(text);
+    if (length >= key->bytes ||
+        (strcmp(text, key->words) != 0 && metrics_address_parse(text, &address) < 0)) {
+        return -EINVAL;
+    }
+    memcpy(field_of(key, config), text, length + 1);
+    return 0;
+}
+
+static void listen_allowed(const struct config_key *key, char *out, size_t bytes) {
+    (void)snprintf(out, bytes, "%s, unix:/PATH, 127.0.0.1:PORT or [::1]:PORT", key->words);
+}
+
+const struct config_kind kind_listen = {listen_parse, path_print, listen_allowed};
 
 static int windows_parse(const struct config_key *key, const char *text, struct config *config) {
     size_t length = strlen(text);

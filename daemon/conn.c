@@ -288,6 +288,7 @@ static void conn_process(struct conn *conn) {
         }
     }
     if (code < 0) {
+        conn->server->metrics->frames_invalid += conn->session.peer.refusal == STATUS_OK;
         conn_finish(conn);
     }
     if (!conn->finishing && !conn->closing) {

@@ -6,6 +6,7 @@
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/reload.h"
+#include "daemon/scrape.h"
 #include "daemon/turn.h"
 
 #include <assert.h>
@@ -341,6 +342,7 @@ static int daemon_open_slab(struct daemon *daemon, struct error *error) {
                                  .roster = &daemon->roster,
                                  .token_bytes = catalog_token_bytes(daemon->catalog),
                                  .payload_hashes = config->payload_hashes,
+                                 .metrics = daemon->metrics,
                                  .failed = daemon_read_failed,
                                  .context = daemon};
     return feed_open(&daemon->feed, error);
@@ -407,7 +409,8 @@ static int daemon_start_threads(struct daemon *daemon, struct error *error) {
                                          .durable_step = recovered->steps_end,
                                          .committed_step = recovered->committed_step,
                                          .generation = recovered->generation,
-                                         .exports_retained = daemon->config->exports_retained};
+                                         .exports_retained = daemon->config->exports_retained,
+                                         .metrics = daemon->metrics};
     int code = memo_start(daemon->store, &options, daemon_wake, daemon, &daemon->memo, error);
     if (code < 0) {
         return code;
@@ -423,6 +426,7 @@ static int daemon_open_server(struct daemon *daemon, struct error *error) {
                                      .config = daemon->config,
                                      .world = &daemon->world,
                                      .slab_fd = daemon->slab.fd,
+                                     .metrics = daemon->metrics,
                                      .touched = daemon_touched,
                                      .context = daemon};
     return server_open(&daemon->server, error);
@@ -484,6 +488,24 @@ static int daemon_start_loop(struct daemon *daemon, struct error *error) {
     return 0;
 }
 
+static size_t daemon_scrape(void *context, char *out) {
+    return scrape(context, out);
+}
+
+static bool daemon_ready(void *context, const char **why) {
+    return scrape_ready(context, why);
+}
+
+static int daemon_open_http(struct daemon *daemon, struct error *error) {
+    const struct http_options options = {.loop = &daemon->loop,
+                                         .listen = daemon->config->metrics_listen,
+                                         .text_bytes = SCRAPE_BYTES,
+                                         .metrics = daemon_scrape,
+                                         .ready = daemon_ready,
+                                         .context = daemon};
+    return strcmp(options.listen, "off") == 0 ? 0 : http_open(&options, &daemon->http, error);
+}
+
 static int daemon_open(struct daemon *daemon, struct error *error) {
     int code = daemon_open_corpus(daemon, error);
     if (code == 0) {
@@ -501,7 +523,10 @@ static int daemon_open(struct daemon *daemon, struct error *error) {
     if (code == 0) {
         code = daemon_start_threads(daemon, error);
     }
-    return code < 0 ? code : daemon_open_server(daemon, error);
+    if (code == 0) {
+        code = daemon_open_server(daemon, error);
+    }
+    return code < 0 ? code : daemon_open_http(daemon, error);
 }
 
 static void daemon_walk_close(uv_handle_t *handle, void *context) {
@@ -515,6 +540,7 @@ static void daemon_walk_close(uv_handle_t *handle, void *context) {
  * only halfway. */
 static int daemon_close(struct daemon *daemon, struct error *error) {
     server_close(&daemon->server);
+    http_close(daemon->http);
     ahead_stop(daemon->ahead);
     int code = memo_stop(daemon->memo, error);
     daemon_hold_signals(true);
@@ -538,6 +564,7 @@ static int daemon_close(struct daemon *daemon, struct error *error) {
     recovered_deinit(&daemon->recovered);
     arena_deinit(&daemon->arena);
     free(daemon->state);
+    free(daemon->metrics);
     (void)uv_loop_close(&daemon->loop);
     return code;
 }
@@ -578,11 +605,14 @@ static bool daemon_run_phase(const struct daemon_options *options, struct config
                              struct error *not_reloaded, int *exit_code) {
     bool again = false;
     struct daemon *daemon = calloc(1, sizeof *daemon);
+    struct metrics *metrics = calloc(1, sizeof *metrics);
     *exit_code = DAEMON_EXIT_IO;
-    if (daemon == NULL || uv_loop_init(&daemon->loop) < 0) {
+    if (daemon == NULL || metrics == NULL || uv_loop_init(&daemon->loop) < 0) {
         log_line(LOG_ERR, "daemon", "cannot start: out of memory or descriptors");
+        free(metrics);
     } else {
         daemon->options = options;
+        daemon->metrics = metrics;
         daemon->config = config;
         daemon->not_reloaded = *not_reloaded;
         daemon->start_ns = uv_hrtime();

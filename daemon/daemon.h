@@ -14,7 +14,9 @@
 #include "daemon/config.h"
 #include "daemon/export.h"
 #include "daemon/feed.h"
+#include "daemon/http.h"
 #include "daemon/memo.h"
+#include "daemon/metrics.h"
 #include "daemon/phase.h"
 #include "daemon/recover.h"
 #include "daemon/rewind.h"
@@ -122,6 +124,8 @@ struct daemon {
     struct daemon_use documents;   /* parts of the newest planned step */
     struct samples plan_ns;
     struct samples wait_ns;
+    struct metrics *metrics; /* the histograms of the store: its thread's too */
+    struct http *http;       /* NULL: off */
 };
 
 /* Runs until stopped; the process's exit code. */

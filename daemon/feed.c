@@ -1,6 +1,7 @@
 /* feed: see feed.h. */
 #include "daemon/feed.h"
 
+#include "daemon/clock.h"
 #include "daemon/failpoint.h"
 
 #include <assert.h>
@@ -13,6 +14,7 @@ struct feed_job {
     struct tokens_job tokens; /* its owner is this job */
     struct planned *planned;  /* in use while reading */
     uint32_t slot;
+    uint64_t start_ns;  /* reads were queued */
     struct error error; /* of a FAILED slot */
 };
 
@@ -50,6 +52,7 @@ static void feed_finish(struct feed *feed, struct feed_job *job, const struct er
     job->planned->uses--;
     job->planned = NULL;
     if (error->code < 0) {
+        feed->metrics->read_errors[metrics_read_kind(error->code)]++;
         job->error = *error;
         slab_fail(feed->slab, job->slot);
         feed->failed(feed->context, error);
@@ -74,6 +77,7 @@ static void feed_read(struct feed *feed, uint32_t slot, struct planned *planned,
     struct feed_job *job = &feed->jobs[slot];
     struct error error = {0};
     job->planned = planned;
+    job->start_ns = clock_ns();
     planned->uses++;
     int code = FAILPOINT(read_begin);
     if (code == 0) {
@@ -93,6 +97,14 @@ static void feed_read(struct feed *feed, uint32_t slot, struct planned *planned,
     feed->reading++;
 }
 
+static void feed_count(struct feed *feed, const struct feed_job *job) {
+    histogram_observe(&feed->metrics->read, clock_ns() - job->start_ns);
+    if (job->tokens.read.result == 0) {
+        feed->metrics->documents_read += job->tokens.document_count;
+        feed->metrics->bytes_read += feed->slab->slots[job->slot].payload_bytes;
+    }
+}
+
 uint32_t feed_reap(struct feed *feed) {
     struct read_job *read;
     uint32_t reaped = 0;
@@ -106,6 +118,7 @@ uint32_t feed_reap(struct feed *feed) {
         if (tokens_job_finish(tokens, &error) < 0) {
             (void)error_prefix(&error, "step %" PRIu64, step);
         }
+        feed_count(feed, job);
         feed_finish(feed, job, &error);
         feed->reading--;
         reaped++;

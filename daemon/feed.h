@@ -8,6 +8,7 @@
 #define BALLAST_DAEMON_FEED_H
 
 #include "corpus/tokens.h"
+#include "daemon/metrics.h"
 #include "daemon/plans.h"
 #include "daemon/session.h"
 #include "daemon/slab.h"
@@ -23,6 +24,7 @@ struct feed {
     struct roster *roster;
     uint32_t token_bytes;
     bool payload_hashes;
+    struct metrics *metrics;
     /* Called once for each batch that could not be read. */
     void (*failed)(void *context, const struct error *error);
     void *context;

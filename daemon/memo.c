@@ -43,6 +43,7 @@ struct memo {
     struct store *store;        /* its thread's only */
     struct plan_state *scratch; /* likewise */
     uint32_t exports_retained;
+    struct metrics *metrics;
     void (*wake)(void *context);
     void *context;
 
@@ -296,6 +297,9 @@ static void memo_stored(struct memo *memo, struct memo_group *group, uint64_t co
     if (group->committed) {
         progress->durable_committed_step = group->committed_step;
     }
+    if (memo->metrics != NULL) {
+        histogram_observe(&memo->metrics->commit, commit_ns);
+    }
     memo->progress.commit_ns = commit_ns;
     memo->progress.wal_bytes = store_wal_bytes(memo->store);
     memo->progress.full = false;
@@ -352,15 +356,25 @@ static void memo_wait_for_space(struct memo *memo, struct memo_group *group) {
     }
 }
 
+/* Writes the WAL back once it has more than `bytes`. */
+static int memo_checkpoint(struct memo *memo, uint64_t bytes, struct error *error) {
+    uint64_t start_ns = clock_ns();
+    if (store_wal_bytes(memo->store) <= bytes) {
+        return 0;
+    }
+    int code = store_checkpoint(memo->store, bytes, error);
+    if (code == 0 && memo->metrics != NULL) {
+        histogram_observe(&memo->metrics->checkpoint, clock_ns() - start_ns);
+    }
+    return code;
+}
+
 static void memo_commit(struct memo *memo) {
     struct memo_group group = memo_group_take(&memo->gathered);
     struct error error = {0};
     (void)pthread_mutex_unlock(&memo->mutex);
     uint64_t start_ns = clock_ns();
-    int code = 0;
-    if (store_wal_bytes(memo->store) > MEMO_WAL_BYTES_BUSY) {
-        code = store_checkpoint(memo->store, 0, &error);
-    }
+    int code = memo_checkpoint(memo, MEMO_WAL_BYTES_BUSY, &error);
     if (code == 0 || code == -ENOSPC) {
         code = memo_write(memo, &group, &error);
     }
@@ -390,7 +404,7 @@ static void memo_settle(struct memo *memo) {
     (void)pthread_mutex_unlock(&memo->mutex);
     int code = store_settle(memo->store, &error);
     if (code == 0) {
-        code = store_checkpoint(memo->store, MEMO_WAL_BYTES_IDLE, &error);
+        code = memo_checkpoint(memo, MEMO_WAL_BYTES_IDLE, &error);
     }
     uint64_t wal_bytes = store_wal_bytes(memo->store);
     (void)pthread_mutex_lock(&memo->mutex);
@@ -482,6 +496,7 @@ int memo_start(struct store *store, const struct memo_options *options, void (*w
     memo->store = store;
     memo->scratch = options->scratch;
     memo->exports_retained = options->exports_retained;
+    memo->metrics = options->metrics;
     memo->wake = wake;
     memo->context = context;
     memo->progress.durable_step = options->durable_step;

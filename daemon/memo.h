@@ -8,6 +8,7 @@
 #ifndef BALLAST_DAEMON_MEMO_H
 #define BALLAST_DAEMON_MEMO_H
 
+#include "daemon/metrics.h"
 #include "daemon/replay.h"
 #include "daemon/store.h"
 
@@ -63,6 +64,7 @@ struct memo_options {
     uint64_t committed_step;
     uint64_t generation;
     uint32_t exports_retained;
+    struct metrics *metrics; /* its histograms of groups and checkpoints are observed; NULL: none */
 };
 
 /* The store (borrowed) is the thread's until memo_stop. */

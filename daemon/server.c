@@ -10,114 +10,23 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #define SERVER_ACCEPTS      64u /* in a row, before the loop does something else */
 #define SERVER_RETRY_MS     100
 #define SERVER_REFUSAL_NS   1000000000ull
 #define SERVER_PAUSE_LOG_NS 10000000000ull
-#define SERVER_SOCKET_MODE  0660
-#define SERVER_PATH_BYTES   sizeof(((struct sockaddr_un *)0)->sun_path)
 
 /* Listening */
 
-static int server_address(const char *path, struct sockaddr_un *address, struct error *error) {
-    size_t bytes = strlen(path);
-    if (bytes >= SERVER_PATH_BYTES) {
-        return error_set(error, -ENAMETOOLONG,
-                         "socket path '%.64s...' has %zu characters, 107 are possible; choose a "
-                         "shorter daemon.socket",
-                         path, bytes);
-    }
-    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-    memcpy(address->sun_path, path, bytes + 1);
-    return 0;
-}
-
-/* Whether somebody listens behind a socket file: 0 nobody, -EADDRINUSE. */
-static int server_probe(const struct sockaddr_un *address, struct error *error) {
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) {
-        return error_set(error, -errno, "socket: %s", strerror(errno));
-    }
-    int code = connect(fd, (const struct sockaddr *)address, sizeof *address) < 0 ? -errno : 0;
-    (void)close(fd);
-    if (code == -ECONNREFUSED || code == -ENOENT) {
-        return 0;
-    }
-    return error_set(error, -EADDRINUSE,
-                     "another process listens on %s; stop it or choose another daemon.socket",
-                     address->sun_path);
-}
-
-/* Makes the path free: nothing there, or a socket that nobody listens behind, which is removed. */
-static int server_clear_path(const struct sockaddr_un *address, struct error *error) {
-    struct stat there;
-    const char *path = address->sun_path;
-    if (lstat(path, &there) < 0) {
-        return errno == ENOENT ? 0 : error_set(error, -errno, "%s: %s", path, strerror(errno));
-    }
-    if (!S_ISSOCK(there.st_mode)) {
-        return error_set(error, -EEXIST,
-                         "%s is there and is no socket; remove it or choose another daemon.socket",
-                         path);
-    }
-    int code = server_probe(address, error);
-    if (code == 0) {
-        code = FAILPOINT_ERROR(unlink, error);
-    }
-    if (code == 0 && unlink(path) < 0 && errno != ENOENT) {
-        code = error_set(error, -errno, "removing the stale socket %s: %s", path, strerror(errno));
-    }
-    return code;
-}
-
-/* bind, then mode, then listen: nobody can connect before the mode is right. */
-static int server_bind(struct server_listener *listener, const struct sockaddr_un *address,
-                       struct error *error) {
-    struct stat made;
-    const char *path = address->sun_path;
-    listener->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (listener->fd < 0 ||
-        bind(listener->fd, (const struct sockaddr *)address, sizeof *address) < 0) {
-        return error_set(error, -errno, "%s: %s; its folder must exist and be writable", path,
-                         strerror(errno));
-    }
-    if (lstat(path, &made) < 0 || chmod(path, SERVER_SOCKET_MODE) < 0 ||
-        listen(listener->fd, SERVER_BACKLOG) < 0) {
-        int code = -errno;
-        (void)unlink(path);
-        return error_set(error, code, "%s: %s", path, strerror(-code));
-    }
-    (void)snprintf(listener->path, sizeof listener->path, "%s", path);
-    listener->device = made.st_dev;
-    listener->inode = made.st_ino;
-    return 0;
-}
-
 static int server_listen(struct server *server, struct server_listener *listener, const char *path,
                          uv_poll_cb accepted, struct error *error) {
-    struct sockaddr_un address;
-    int code = server_address(path, &address, error);
-    if (code == 0) {
-        code = server_clear_path(&address, error);
-    }
-    if (code == 0) {
-        code = server_bind(listener, &address, error);
-    }
-    if (code == 0) {
-        code = FAILPOINT_ERROR(listen, error);
-    }
-    if (code == 0 && uv_poll_init(server->loop, &listener->poll, listener->fd) < 0) {
+    int code = listen_unix(&listener->socket, path, "daemon.socket", SERVER_BACKLOG, error);
+    if (code == 0 && uv_poll_init(server->loop, &listener->poll, listener->socket.fd) < 0) {
+        listen_close(&listener->socket);
         code = error_set(error, -ENOMEM, "%s: cannot be polled", path);
     }
     if (code < 0) {
-        if (listener->fd >= 0) {
-            (void)close(listener->fd);
-        }
-        listener->fd = -1;
         return code;
     }
     listener->poll.data = server;
@@ -131,20 +40,12 @@ static void server_handle_closed(uv_handle_t *handle) {
     server->handles--;
 }
 
-/* The file goes only if it is still the one that was made here. */
 static void server_unlisten(struct server_listener *listener) {
-    struct stat there;
-    if (listener->fd < 0) {
-        return;
+    if (listener->socket.fd >= 0) {
+        (void)uv_poll_stop(&listener->poll);
+        uv_close((uv_handle_t *)&listener->poll, server_handle_closed);
+        listen_close(&listener->socket);
     }
-    if (lstat(listener->path, &there) == 0 && there.st_dev == listener->device &&
-        there.st_ino == listener->inode) {
-        (void)unlink(listener->path);
-    }
-    (void)uv_poll_stop(&listener->poll);
-    uv_close((uv_handle_t *)&listener->poll, server_handle_closed);
-    (void)close(listener->fd);
-    listener->fd = -1;
 }
 
 /* Accepting */
@@ -153,7 +54,7 @@ static void server_control_ready(uv_poll_t *poll, int status, int events);
 static void server_data_ready(uv_poll_t *poll, int status, int events);
 
 static void server_accept_again(struct server *server) {
-    if (!server->accepting && server->control.fd >= 0) {
+    if (!server->accepting && server->control.socket.fd >= 0) {
         server->accepting = true;
         (void)uv_poll_start(&server->control.poll, UV_READABLE, server_control_ready);
         (void)uv_poll_start(&server->data.poll, UV_READABLE, server_data_ready);
@@ -215,7 +116,7 @@ static void server_pause(struct server *server, int code) {
 /* A descriptor; -EAGAIN when nobody waits; another error paused the accepting. */
 static int server_accept(struct server *server, struct server_listener *listener) {
     for (;;) {
-        int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = accept4(listener->socket.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
             return fd;
         }
@@ -258,10 +159,12 @@ static int server_identify(const struct server *server, int fd, struct session_p
 /* Peers that may do nothing, or come when all places are taken, are told so on their first call. */
 static void server_judge(struct server *server, struct session_peer *peer, uint64_t now_ns) {
     if (!peer->may_serve && !peer->may_admin) {
+        server->metrics->rejected[METRICS_REJECTED_USER]++;
         peer->refusal = STATUS_PERMISSION_DENIED;
         peer->refusal_text = "this user is not allowed here; list its uid in daemon.allow_uids or "
                              "daemon.admin_uids";
     } else if (server->admitted >= server->config->connections_max) {
+        server->metrics->rejected[METRICS_REJECTED_FULL]++;
         peer->refusal = STATUS_RESOURCE_EXHAUSTED;
         peer->refusal_text = "limits.connections is reached";
     } else {
@@ -278,11 +181,13 @@ static void server_admit(struct server *server, int fd) {
     struct session_peer peer;
     struct conn *conn;
     if (server_identify(server, fd, &peer) < 0 || server->conn_count == server->conn_capacity) {
+        server->metrics->rejected[METRICS_REJECTED_FULL]++;
         (void)close(fd);
         return;
     }
     server_judge(server, &peer, uv_hrtime());
     if (conn_open(server, fd, &peer, &conn) < 0) {
+        server->metrics->rejected[METRICS_REJECTED_MEMORY]++;
         log_line(LOG_ERR, "server", "out of memory for a connection pid=%u", peer.pid);
         return;
     }
@@ -445,10 +350,10 @@ static void server_data_ready(uv_poll_t *poll, int status, int events) {
 /* Life */
 
 int server_open(struct server *server, struct error *error) {
-    char data_path[sizeof server->data.path];
+    char data_path[LISTEN_PATH_BYTES];
     const char *path = server->config->socket_path;
-    server->control.fd = -1;
-    server->data.fd = -1;
+    server->control.socket.fd = -1;
+    server->data.socket.fd = -1;
     server->conn_capacity = server->config->connections_max + SERVER_TURNED_AWAY;
     server->conns = calloc(server->conn_capacity, sizeof(struct conn *));
     if (server->conns == NULL) {

@@ -1,14 +1,15 @@
 /* server: the two Unix sockets, who may connect, and the connections there are.
  *
  * The control socket speaks ttrpc (conn.h). The data socket, at its path + ".data", takes the token
- * that Hello gave out, 16 bytes, and answers with one byte and the slab's descriptor. A socket file
- * that is there already is replaced only if nobody listens behind it; the caller holds the state
- * directory's lock by then. Loop thread only. */
+ * that Hello gave out, 16 bytes, and answers with one byte and the slab's descriptor. The caller
+ * holds the state directory's lock when they are opened. Loop thread only. */
 #ifndef BALLAST_DAEMON_SERVER_H
 #define BALLAST_DAEMON_SERVER_H
 
 #include "daemon/config.h"
 #include "daemon/conn.h"
+#include "daemon/listen.h"
+#include "daemon/metrics.h"
 
 #define SERVER_DATA_MAX     64u           /* data connections at a time */
 #define SERVER_DATA_NS      5000000000ull /* to send a token */
@@ -18,9 +19,7 @@
 #define SERVER_BACKLOG      4096
 
 struct server_listener {
-    char path[128];
-    int fd;
-    uint64_t device, inode; /* of the socket file we made */
+    struct listener socket;
     uv_poll_t poll;
 };
 
@@ -40,6 +39,7 @@ struct server {
     const struct config *config; /* who may connect, and how many */
     const struct session_world *world;
     int slab_fd;
+    struct metrics *metrics;
     void (*touched)(void *context); /* something came in: there may be work */
     void *context;
     /* The server's own. */

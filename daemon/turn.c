@@ -53,9 +53,20 @@ static void turn_use(struct daemon_use *use, uint64_t now) {
     use->most = now > use->most ? now : use->most;
 }
 
+static uint64_t turn_padding_ppm(const struct step_plan *plan) {
+    uint64_t padding = 0;
+    for (uint32_t i = 0; i < plan->micro_batch_count; i++) {
+        padding += plan->micro_batches[i].pad_tokens;
+    }
+    uint64_t rows = plan->tokens + padding;
+    return rows == 0 ? 0 : padding * 1000000u / rows;
+}
+
 static void turn_measure(struct daemon *daemon, const struct ahead_result *result) {
     const struct step_plan *plan = result->plan;
     samples_add(&daemon->plan_ns, plan->plan_ns);
+    histogram_observe(&daemon->metrics->plan, plan->plan_ns);
+    daemon->metrics->padding_ppm = turn_padding_ppm(plan);
     daemon->balance = plan->balance;
     daemon->release = plan->release;
     turn_use(&daemon->in_hand, result->in_hand);
@@ -398,13 +409,21 @@ static enum session_answer turn_session_plan(struct session *session, uint64_t s
     return turn_plan(turn_daemon(session), step, plan, error);
 }
 
+static struct metrics_rank *turn_rank(const struct session *session) {
+    struct daemon *daemon = turn_daemon(session);
+    return metrics_rank(daemon->metrics, (uint32_t)(session->member - daemon->roster.members));
+}
+
 static enum session_answer turn_session_take(struct session *session, const struct step_plan *plan,
                                              uint32_t micro_batch, bool last,
                                              struct session_batch *batch, struct error *error) {
     struct daemon *daemon = turn_daemon(session);
     enum session_answer answer = feed_take(&daemon->feed, session->member->replica, plan,
                                            micro_batch, session->subscribed, last, batch, error);
-    daemon->dirty |= answer == SESSION_READY;
+    if (answer == SESSION_READY) {
+        turn_rank(session)->tokens += plan->micro_batches[micro_batch].tokens;
+        daemon->dirty = true;
+    }
     return answer;
 }
 
@@ -429,6 +448,8 @@ static void turn_session_opened(struct session *session, uint32_t replica) {
 
 static void turn_session_waited(struct session *session, uint64_t wait_ns) {
     samples_add(&turn_daemon(session)->wait_ns, wait_ns);
+    histogram_observe(&turn_rank(session)->wait, wait_ns);
+    turn_rank(session)->batches++;
 }
 
 static void turn_session_admin(struct session *session, uint32_t stream, const char *method,

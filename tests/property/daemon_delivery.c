@@ -65,6 +65,7 @@ static struct {
     struct slab slab;
     struct plans plans;
     struct feed feed;
+    struct metrics metrics;
     struct catalog *catalog;
     struct read_job *reads[64];
     uint32_t read_count;
@@ -525,6 +526,7 @@ static void sim_open(uint64_t seed) {
                                        .measured = &sim.measured,
                                        .arena = &sim.arena};
     sim.feed = (struct feed){.slab = &sim.slab,
+                             .metrics = &sim.metrics,
                              .reader = &sim.reader,
                              .catalog = sim.catalog,
                              .plans = &sim.plans,

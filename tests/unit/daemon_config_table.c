@@ -131,6 +131,7 @@ static const struct {
     {&kind_replicas, {"", "-1", "1", "0-", "0,0-9999"}},
     {&kind_uids, {"root", "-1", "4294967295", "1,,2"}},
     {&kind_path, {""}},
+    {&kind_listen, {"", "on", "0.0.0.0:9464", "localhost:9464", "unix:m.sock", "127.0.0.1"}},
 };
 
 static void expect_key_refuses(const struct config_key *key, const char *value) {
@@ -222,6 +223,7 @@ static const struct {
     {"model.link_gbps", {"50", "450.125"}},
     {"model.cost", {"analytic", "L2/1", "L2/24576"}},
     {"node.replicas", {"all", "0", "0,1", "1", "0-3,6-7"}},
+    {"metrics.listen", {"off", "unix:/run/m.sock", "127.0.0.1:9464", "[::1]:1"}},
     {"daemon.lease", {"10ms", "1500ms", "90s", "120s", "24h"}},
     {"daemon.allow_uids", {"", "0", "1,2,3,4294967294"}},
     {"daemon.log_level", {"error", "warning", "notice", "info", "debug"}},

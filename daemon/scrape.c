@@ -1,0 +1,247 @@
+/* scrape: see scrape.h. */
+#include "daemon/scrape.h"
+
+#include "daemon/exposition.h"
+#include "daemon/process.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* One word for what is 1 for exactly one of its label's values. */
+static void scrape_info(struct exposition *out, const char *name, const char *help,
+                        const char *label, const char *value) {
+    char labels[EXPOSITION_LABELS_BYTES] = "";
+    exposition_label(labels, label, value);
+    exposition_family(out, name, "gauge", help);
+    exposition_sample(out, labels, 1, 0);
+}
+
+static void scrape_identity(const struct daemon *daemon, struct exposition *out) {
+    const char *why = "";
+    scrape_info(out, "ballast_build_info", "The daemon's version.", "version", BALLAST_VERSION);
+    exposition_single(out, "ballast_ready", "gauge", "Whether ranks are served.",
+                      scrape_ready(daemon, &why), 0);
+    if (daemon->reader != NULL) {
+        scrape_info(out, "ballast_io_backend_info", "How files are read.", "backend",
+                    daemon->reader->backend);
+    }
+}
+
+/* Ranks: a row for each that is told apart, the last for all that are not. */
+
+static uint32_t scrape_rank_rows(const struct daemon *daemon) {
+    uint32_t count = daemon->roster.count;
+    return count < METRICS_RANKS_MAX ? count : METRICS_RANKS_MAX;
+}
+
+static void scrape_rank_labels(const struct daemon *daemon, uint32_t rank,
+                               char labels[EXPOSITION_LABELS_BYTES]) {
+    char name[64] = "others";
+    if (rank + 1 < METRICS_RANKS_MAX || daemon->roster.count <= METRICS_RANKS_MAX) {
+        const struct rank_place *place = &daemon->roster.members[rank].place;
+        (void)snprintf(name, sizeof name, "dp%u-pp%u-cp%u-tp%u", place->dp, place->pp, place->cp,
+                       place->tp);
+    }
+    labels[0] = '\0';
+    exposition_label(labels, "rank", name);
+}
+
+static void scrape_ranks(const struct daemon *daemon, struct exposition *out) {
+    char labels[EXPOSITION_LABELS_BYTES];
+    struct metrics *metrics = daemon->metrics;
+    uint32_t rows = scrape_rank_rows(daemon);
+    exposition_family(out, "ballast_batch_wait_seconds", "histogram",
+                      "How long a rank waited for a batch that it had credit for.");
+    for (uint32_t i = 0; i < rows; i++) {
+        scrape_rank_labels(daemon, i, labels);
+        exposition_histogram(out, labels, &metrics->ranks[i].wait);
+    }
+    exposition_family(out, "ballast_batches_served_total", "counter",
+                      "Micro-batches that were handed to a rank.");
+    for (uint32_t i = 0; i < rows; i++) {
+        scrape_rank_labels(daemon, i, labels);
+        exposition_sample(out, labels, metrics->ranks[i].batches, 0);
+    }
+    exposition_family(out, "ballast_tokens_served_total", "counter",
+                      "Tokens of those micro-batches, without padding.");
+    for (uint32_t i = 0; i < rows; i++) {
+        scrape_rank_labels(daemon, i, labels);
+        exposition_sample(out, labels, metrics->ranks[i].tokens, 0);
+    }
+}
+
+static void scrape_rank_counts(const struct daemon *daemon, struct exposition *out) {
+    uint32_t connected = 0;
+    for (uint32_t i = 0; i < daemon->roster.count; i++) {
+        connected += daemon->roster.members[i].connected;
+    }
+    exposition_single(out, "ballast_ranks_expected", "gauge", "Ranks of this node.",
+                      daemon->roster.count, 0);
+    exposition_single(out, "ballast_ranks_connected", "gauge", "Ranks that are connected.",
+                      connected, 0);
+}
+
+/* Reading */
+
+static void scrape_reads(const struct daemon *daemon, struct exposition *out) {
+    static const char *const kinds[METRICS_READ_ERRORS] = {"io", "damaged", "stale", "other"};
+    char labels[EXPOSITION_LABELS_BYTES] = "";
+    struct metrics *metrics = daemon->metrics;
+    exposition_single(out, "ballast_documents_read_total", "counter",
+                      "Parts of documents that were read.", metrics->documents_read, 0);
+    exposition_family(out, "ballast_read_bytes_total", "counter",
+                      "Bytes of tokens that were read into shared memory.");
+    exposition_label(labels, "source", "corpus");
+    exposition_sample(out, labels, metrics->bytes_read, 0);
+    exposition_family(out, "ballast_read_errors_total", "counter",
+                      "Micro-batches that could not be read.");
+    for (uint32_t i = 0; i < METRICS_READ_ERRORS; i++) {
+        labels[0] = '\0';
+        exposition_label(labels, "kind", kinds[i]);
+        exposition_sample(out, labels, metrics->read_errors[i], 0);
+    }
+    exposition_family(out, "ballast_read_duration_seconds", "histogram",
+                      "Reading one micro-batch, from when its reads were queued.");
+    exposition_histogram(out, "", &metrics->read);
+}
+
+struct scrape_depth {
+    uint64_t batches, bytes;
+};
+
+/* What is read and stands before the slowest rank of its replica. */
+static struct scrape_depth scrape_depth(const struct daemon *daemon) {
+    const struct slab *slab = &daemon->slab;
+    struct scrape_depth depth = {0};
+    for (uint32_t replica = 0; slab->slots != NULL && replica < slab->replicas; replica++) {
+        uint64_t first = 0;
+        (void)roster_slowest(&daemon->roster, replica, &first);
+        for (uint32_t i = 0; i < slab->replica_slots; i++) {
+            const struct slot *slot = &slab->slots[replica * slab->replica_slots + i];
+            if (slot->state == SLOT_READY && slot->position >= first) {
+                depth.batches++;
+                depth.bytes += slot->payload_bytes;
+            }
+        }
+    }
+    return depth;
+}
+
+static void scrape_slab(const struct daemon *daemon, struct exposition *out) {
+    struct scrape_depth depth = scrape_depth(daemon);
+    exposition_single(out, "ballast_queue_depth_batches", "gauge",
+                      "Micro-batches that are read and wait for ranks.", depth.batches, 0);
+    exposition_single(out, "ballast_prefetch_bytes", "gauge", "Their bytes.", depth.bytes, 0);
+    exposition_single(out, "ballast_ring_slots_in_use", "gauge",
+                      "Slots of shared memory that hold a micro-batch.", daemon->slab.used, 0);
+    exposition_single(out, "ballast_ring_slots", "gauge", "Slots of shared memory.",
+                      (uint64_t)daemon->slab.replicas * daemon->slab.replica_slots, 0);
+}
+
+/* Planning and storing */
+
+static void scrape_plan(const struct daemon *daemon, struct exposition *out) {
+    exposition_single(out, "ballast_plan_imbalance_ratio", "gauge",
+                      "Work of the heaviest micro-batch to the mean, in the newest planned step.",
+                      daemon->balance.total_ppm, 6);
+    exposition_single(out, "ballast_plan_padding_ratio", "gauge",
+                      "Padding to all rows, in the newest planned step.",
+                      daemon->metrics->padding_ppm, 6);
+    exposition_single(out, "ballast_plan_delay_steps", "gauge",
+                      "Mean delay of a token since step 0.", daemon->balance.delay_mean_milli, 3);
+    exposition_single(out, "ballast_waiting_tokens", "gauge",
+                      "Tokens of documents held back for a later step.",
+                      daemon->release.waiting_tokens, 0);
+    exposition_family(out, "ballast_plan_duration_seconds", "histogram", "Planning one step.");
+    exposition_histogram(out, "", &daemon->metrics->plan);
+    exposition_single(out, "ballast_planned_step", "gauge", "First step that is not planned.",
+                      daemon->planned_end, 0);
+    exposition_single(out, "ballast_committed_step", "gauge",
+                      "First step that not all ranks of this node committed.",
+                      daemon->roster.committed_step, 0);
+    exposition_single(out, "ballast_durable_step", "gauge",
+                      "First step whose state is not on disk.", daemon->progress.durable_step, 0);
+    exposition_single(out, "ballast_generation", "gauge", "Rewinds of the job so far.",
+                      daemon->generation.number, 0);
+}
+
+static void scrape_store(const struct daemon *daemon, struct exposition *out) {
+    exposition_family(out, "ballast_commit_duration_seconds", "histogram",
+                      "Making one group of steps durable.");
+    exposition_histogram(out, "", &daemon->metrics->commit);
+    exposition_family(out, "ballast_checkpoint_duration_seconds", "histogram",
+                      "Writing the write-ahead log back.");
+    exposition_histogram(out, "", &daemon->metrics->checkpoint);
+    exposition_single(out, "ballast_wal_bytes", "gauge", "Size of the write-ahead log.",
+                      daemon->stored.wal_bytes, 0);
+    exposition_single(out, "ballast_state_full", "gauge",
+                      "Whether the state's disk is full: nothing becomes durable.",
+                      daemon->stored.full, 0);
+    exposition_single(out, "ballast_config_reload_failed", "gauge",
+                      "Whether the last reload was refused.", daemon->not_reloaded.code < 0, 0);
+}
+
+/* Connections, process */
+
+static void scrape_connections(const struct daemon *daemon, struct exposition *out) {
+    static const char *const reasons[METRICS_REJECTIONS] = {"user", "full", "memory"};
+    char labels[EXPOSITION_LABELS_BYTES];
+    exposition_single(out, "ballast_connections", "gauge", "Clients that are connected.",
+                      daemon->server.admitted, 0);
+    exposition_family(out, "ballast_rejected_connections_total", "counter",
+                      "Clients that were turned away.");
+    for (uint32_t i = 0; i < METRICS_REJECTIONS; i++) {
+        labels[0] = '\0';
+        exposition_label(labels, "reason", reasons[i]);
+        exposition_sample(out, labels, daemon->metrics->rejected[i], 0);
+    }
+    exposition_single(out, "ballast_frames_invalid_total", "counter",
+                      "Frames that broke the protocol.", daemon->metrics->frames_invalid, 0);
+}
+
+static void scrape_process(struct exposition *out) {
+    struct process_usage usage;
+    process_usage(&usage);
+    exposition_single(out, "process_cpu_seconds_total", "counter", "User and system time.",
+                      usage.cpu_ns, 9);
+    exposition_single(out, "process_resident_memory_bytes", "gauge", "Resident memory.",
+                      usage.resident_bytes, 0);
+    exposition_single(out, "process_virtual_memory_bytes", "gauge", "Virtual memory.",
+                      usage.virtual_bytes, 0);
+    exposition_single(out, "process_open_fds", "gauge", "Open descriptors.", usage.descriptors, 0);
+    exposition_single(out, "process_max_fds", "gauge", "Descriptors allowed.",
+                      usage.descriptors_max, 0);
+    exposition_single(out, "process_threads", "gauge", "Threads.", usage.threads, 0);
+    exposition_single(out, "process_start_time_seconds", "gauge", "When it started, since 1970.",
+                      usage.start_ms, 3);
+}
+
+size_t scrape(const struct daemon *daemon, char *out) {
+    struct exposition exposition;
+    exposition_init(&exposition, out, SCRAPE_BYTES);
+    scrape_identity(daemon, &exposition);
+    scrape_ranks(daemon, &exposition);
+    scrape_rank_counts(daemon, &exposition);
+    scrape_reads(daemon, &exposition);
+    scrape_slab(daemon, &exposition);
+    scrape_plan(daemon, &exposition);
+    scrape_store(daemon, &exposition);
+    scrape_connections(daemon, &exposition);
+    scrape_process(&exposition);
+    return exposition.used;
+}
+
+bool scrape_ready(const struct daemon *daemon, const char **why) {
+    if (daemon->stopping) {
+        *why = "stopping";
+        return false;
+    }
+    if (daemon->stored.failed) {
+        *why = "the store failed";
+        return false;
+    }
+    const char *state = daemon_state(daemon);
+    *why = state;
+    return strcmp(state, "warming") != 0;
+}
