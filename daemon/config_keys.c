@@ -695,13 +695,24 @@ static const struct config_key keys[] = {
      .name = "link_gbps",
      .fallback = "330",
      .unit = "GB/s",
-     .reason = "Rate at which a rank receives K and V that attention waits for, with "
-               "sharding.exchange =\n"
-               "needed-only; 0 leaves them out of predicted times.",
+     .reason = "Rate at which a rank receives and sends what attention waits for: needed K and V "
+               "rows, and\n"
+               "what ulysses exchanges beyond an all-gather. 0 leaves both out of predicted times.",
      .kind = &kind_decimal,
-     .min = 1,
+     .min = 0,
      .max = 1000000000,
      FIELD(plan.model.link_bytes_per_us),
+     .plan = true,
+     .elastic = true},
+    {.section = "model",
+     .name = "link_latency_us",
+     .fallback = "15",
+     .unit = "us",
+     .reason = "What one such exchange takes before its first byte.",
+     .kind = &kind_decimal,
+     .min = 0,
+     .max = 1000000000,
+     FIELD(plan.model.link_latency_ns),
      .plan = true,
      .elastic = true},
     {.section = "model",

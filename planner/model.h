@@ -29,8 +29,9 @@ struct model_options {
     uint32_t sm_margin;
     uint64_t gemm_flops_per_ns;   /* 600,000: 600 TFLOP/s */
     uint64_t memory_bytes_per_us; /* 2,800,000: 2.8 TB/s */
-    uint64_t link_bytes_per_us;   /* of K and V between the ranks of a group, as attention waits for
-                                     them; 0: not priced */
+    uint64_t link_bytes_per_us;   /* between the ranks of a group, each way; 0: what attention waits
+                                     for exchanges is not priced */
+    uint64_t link_latency_ns;     /* of one collective of theirs */
     uint64_t cost_linear; /* C of `cost = L2/C`; 0: the analytic model prices packing as well */
 };
 

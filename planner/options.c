@@ -334,16 +334,15 @@ static uint32_t options_heads(const struct plan_options *options, uint32_t heads
     return heads < options->tp ? 1 : heads / options->tp;
 }
 
-/* K and V of a row, as bf16: fetched forward, again backward, and their gradients sent back. */
+/* Rows of a pool are exchanged otherwise. */
 static void options_resolve_layouts(struct plan_options *options) {
-    const uint64_t passes = 3;
-    const uint64_t pair_bytes = 4;
-    const uint64_t ps_per_us = 1000000;
-    uint64_t link = options->keys_needed_only ? options->model.link_bytes_per_us : 0;
-    uint64_t bytes = passes * pair_bytes * options->model.head_dim *
-                     options_heads(options, options->model.kv_heads);
-    options->layouts.key_row_ps = link > 0 ? (uint64_t)((unsigned __int128)bytes * ps_per_us / link)
-                                           : 0;
+    const uint64_t ps_per_ns = 1000;
+    options->layouts.link = (struct wait_link){
+        .bytes_per_us = options->pools.size > 0 ? 0 : options->model.link_bytes_per_us,
+        .alpha_ps = options->model.link_latency_ns * ps_per_ns,
+        .head_dim = options->model.head_dim,
+        .needed_only = options->keys_needed_only,
+    };
 }
 
 static int options_check_layouts(const struct plan_options *options, struct error *error) {

@@ -32,7 +32,7 @@
 
 /* The name of what plan_step computes. Bumped whenever any plan would change; part of the job
  * digest, so that a newer binary refuses an older job by name instead of drifting. */
-#define PLAN_ALGORITHM_VERSION 4u
+#define PLAN_ALGORITHM_VERSION 5u
 
 /* Largest values of the options. Within them every sum stays within 63 bits, or is refused. */
 #define TOKENS_MAX_LIMIT    (1u << 26)          /* window, tokens_max */
@@ -110,7 +110,7 @@ struct plan_options {
     uint32_t refine_gap_ppm; /* a packing is refined until its heaviest micro-batch is as near to
                                 what no packing can beat; REFINE_NOT */
     enum loss_denominator loss_denominator;
-    struct layout_options layouts; /* key_row_ps is set */
+    struct layout_options layouts; /* link is set */
     bool keys_needed_only;         /* exchange K and V of the rows that ranks need, no others */
     struct pools_options pools;
     struct model_options model;

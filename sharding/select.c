@@ -4,8 +4,6 @@
  * it is strictly better: that is the last tie-break. */
 #include "sharding/select.h"
 
-#include "sharding/keys.h"
-
 #include <assert.h>
 #include <string.h>
 
@@ -26,8 +24,7 @@ size_t layout_dealer_bytes(const struct layout_options *options, uint32_t docume
 
 void layout_dealer_init(struct layout_dealer *dealer, void *memory,
                         const struct layout_options *options, uint32_t documents_max, uint32_t cp) {
-    *dealer = (struct layout_dealer){
-        .cp = cp, .key_row_ps = options->key_row_ps, .scratch = memory};
+    *dealer = (struct layout_dealer){.cp = cp, .link = options->link, .scratch = memory};
     spread_init(&dealer->spread, (uint8_t *)memory + layout_scratch_bytes(documents_max),
                 documents_max, cp, layout_spread_max(options));
 }
@@ -41,13 +38,19 @@ void layout_begin(struct layout_dealer *dealer, const struct packed_sequence *se
     }
 }
 
-bool layout_deal(struct layout_dealer *dealer, enum layout layout, uint32_t level) {
+/* Gives up when it is certain that some rank takes longer than `limit_ps`. */
+static bool layout_deal_within(struct layout_dealer *dealer, enum layout layout, uint32_t level,
+                               uint64_t limit_ps) {
     dealer->layout = layout;
     if (spread_levels(layout) == 0) {
         return true;
     }
     return dealer->spread.pieces_max > 0 &&
-           spread_deal(&dealer->spread, (struct spread_rule){layout, level});
+           spread_deal(&dealer->spread, (struct spread_rule){layout, level}, limit_ps);
+}
+
+bool layout_deal(struct layout_dealer *dealer, enum layout layout, uint32_t level) {
+    return layout_deal_within(dealer, layout, level, UINT64_MAX);
 }
 
 const struct fragment *layout_dealt(struct layout_dealer *dealer, uint32_t rank, uint32_t *count) {
@@ -103,25 +106,36 @@ uint64_t layout_forward_ps(struct layout_dealer *dealer, uint32_t rank) {
     return tile_loads_forward_ps(&model, &loads);
 }
 
+static uint64_t layout_sum_ps(uint64_t a, uint64_t b) {
+    return a < UINT64_MAX - b ? a + b : UINT64_MAX;
+}
+
+/* What a rank of the last deal takes, waiting included. */
+static uint64_t layout_price_rank(struct layout_dealer *dealer, uint32_t rank,
+                                  const struct fragment *fragments, uint32_t count) {
+    const struct packed_sequence *sequence = dealer->sequence;
+    if (dealer->layout == LAYOUT_ULYSSES) {
+        uint64_t rows = (sequence->tokens + sequence->pad_tokens) / dealer->cp;
+        return layout_sum_ps(layout_rank_ps(dealer, rank),
+                             wait_heads_ps(&dealer->link, dealer->model, dealer->cp, rows));
+    }
+    return layout_sum_ps(tile_cost_ps(dealer->model, fragments, count),
+                         wait_keys_ps(&dealer->link, dealer->model, fragments, count));
+}
+
 /* False when it cannot be dealt, or some rank takes longer than `limit_ps`. */
 static bool layout_price(struct layout_dealer *dealer, enum layout layout, uint32_t level,
                          uint64_t limit_ps, uint64_t *rank_ps, struct layout_candidate *out) {
     *out = (struct layout_candidate){.layout = layout, .level = level};
-    if (!layout_deal(dealer, layout, level)) {
+    if (!layout_deal_within(dealer, layout, level, limit_ps)) {
         return false;
     }
     for (uint32_t rank = 0; rank < dealer->cp; rank++) {
         uint32_t count;
         const struct fragment *fragments = layout_dealt(dealer, rank, &count);
+        bool alike = layout == LAYOUT_ULYSSES && rank > 0;
         out->fragments += count;
-        if (layout == LAYOUT_ULYSSES) {
-            rank_ps[rank] = rank > 0 ? rank_ps[0] : layout_rank_ps(dealer, 0);
-        } else {
-            rank_ps[rank] = tile_cost_ps(dealer->model, fragments, count);
-            if (dealer->key_row_ps > 0) {
-                rank_ps[rank] += keys_needed(fragments, count) * dealer->key_row_ps;
-            }
-        }
+        rank_ps[rank] = alike ? rank_ps[0] : layout_price_rank(dealer, rank, fragments, count);
         out->slowest_ps = rank_ps[rank] > out->slowest_ps ? rank_ps[rank] : out->slowest_ps;
         if (out->slowest_ps > limit_ps) {
             return false;

@@ -3,16 +3,19 @@
  * WLB-LLM section 5.3 with the tile model: every allowed candidate is priced, the smallest slowest
  * rank wins, exact ties go to fewer fragments, then to the lower layout number, then to the lower
  * level of layouts that have them (spread.h).
- * Where only needed keys are exchanged, and the link's rate is known, a rank's price includes what
- * it waits for them.
+ * Where the link's rate is known, a rank's price includes what its attention waits for the exchange
+ * (wait.h).
  * Ulysses is a candidate where every rank gets as many query heads, and K/V heads or one that it
- * shares with others. Its price is that of all documents, whole, on a rank's heads. */
+ * shares with others. Its price is that of all documents, whole, on a rank's heads.
+ * Levels that cannot be their layout's best are given up as soon as that is certain; the choice,
+ * and every candidate, is what pricing all of them in full would find. */
 #ifndef BALLAST_SHARDING_SELECT_H
 #define BALLAST_SHARDING_SELECT_H
 
 #include "sharding/cost.h"
 #include "sharding/layout.h"
 #include "sharding/spread.h"
+#include "sharding/wait.h"
 
 #define LAYOUT_CANDIDATES_MAX 5u
 
@@ -42,14 +45,13 @@ struct layout_options {
     uint32_t allowed;       /* bit (1 << layout) for each allowed layout; at least one */
     uint32_t fragments_max; /* candidates with more fragments over all ranks are not considered;
                                if none is left, per-sequence is used whatever its count */
-    uint64_t key_row_ps;    /* that a row of K and V adds to the rank that needs it of another, one
-                               layer, forward + backward; 0: the exchange is not priced */
+    struct wait_link link;  /* over which ranks exchange */
 };
 
 /* What dealing needs; one sequence and one layout at a time. */
 struct layout_dealer {
     uint32_t cp;
-    uint64_t key_row_ps;
+    struct wait_link link;
     enum layout layout; /* of the last deal */
     const struct packed_sequence *sequence;
     const struct tile_model *model;

@@ -2,6 +2,7 @@
 #include "sharding/spread.h"
 
 #include "sharding/deal.h"
+#include "sharding/tile_list.h"
 
 #include <assert.h>
 #include <string.h>
@@ -146,7 +147,21 @@ void spread_begin(struct spread *s, const struct packed_sequence *sequence,
         s->works[i] >>= s->work_shift;
     }
     s->mean = (uint64_t)total / s->cp;
+    s->total = (uint64_t)total;
+    s->even = model->forward.bend_count + model->backward.bend_count == 0 &&
+              tile_size_of(tile_tokens(TILE_ROWS, model->q_heads / model->kv_heads)).shifts;
     spread_sort(s->order, sequence->documents);
+}
+
+/* Works are rounded up to ps, as a rank's time is once, and down with work_shift: what is added up
+ * of them is more than the time by less than this. */
+static uint64_t spread_rounded(const struct spread *s) {
+    return (uint64_t)s->piece_count + s->sequence->documents + 1;
+}
+
+static void spread_load(struct spread *s, uint32_t rank, uint64_t work) {
+    s->ranks[rank].load += work;
+    s->hopeless = s->hopeless || s->ranks[rank].load > s->limit + spread_rounded(s);
 }
 
 /* Gives a rank rows [start, end) of a document. */
@@ -167,6 +182,10 @@ static void spread_put(struct spread *s, uint32_t rank, uint32_t document, uint3
 /* Gives it the first `low` and the last `high` rows of what is left. */
 static void spread_put_ends(struct spread *s, struct spread_cut *cut, uint32_t rank, uint32_t low,
                             uint32_t high) {
+    if (low + high == cut->end - cut->start) {
+        low += high;
+        high = 0;
+    }
     uint32_t end = cut->end - high;
     struct fragment runs[2];
     uint32_t count = 0;
@@ -176,7 +195,9 @@ static void spread_put_ends(struct spread *s, struct spread_cut *cut, uint32_t r
     if (high > 0) {
         runs[count++] = (struct fragment){cut->document, end, high};
     }
-    s->ranks[rank].load += tile_work_ps(s->model, runs, count) >> s->work_shift;
+    uint64_t work = tile_work_ps(s->model, runs, count) >> s->work_shift;
+    s->work += work;
+    spread_load(s, rank, work);
     spread_put(s, rank, cut->document, cut->start, cut->start + low);
     spread_put(s, rank, cut->document, end, cut->end);
     cut->start += low;
@@ -273,6 +294,13 @@ static struct spread_group spread_group_of(const struct spread *s, uint32_t turn
     return group;
 }
 
+/* A document is cut: its pieces stand for it. */
+static void spread_cut_done(struct spread *s, uint32_t document) {
+    u128 most = (u128)(s->limit + spread_rounded(s)) * s->cp;
+    s->work -= s->works[document];
+    s->hopeless = s->hopeless || (s->even && s->work > most);
+}
+
 /* Cuts a document for the first turns, so that all get to one level. */
 static void spread_cut_document(struct spread *s, uint32_t document, uint32_t degree,
                                 bool by_room) {
@@ -290,6 +318,7 @@ static void spread_cut_document(struct spread *s, uint32_t document, uint32_t de
         spread_share(s, &cut, s->turns[turn].index, (uint64_t)((u128)raise * length / work), raise);
     }
     assert(cut.start == cut.end);
+    spread_cut_done(s, document);
 }
 
 /* The least loaded rank that a whole document fits into, or NONE. */
@@ -311,7 +340,7 @@ static void spread_place(struct spread *s, uint32_t document) {
         spread_cut_document(s, document, 1, true);
         return;
     }
-    s->ranks[rank].load += s->works[document];
+    spread_load(s, rank, s->works[document]);
     spread_put(s, rank, document, 0, length);
 }
 
@@ -323,7 +352,7 @@ static uint32_t spread_degree(const struct spread *s, uint64_t work, uint32_t le
 }
 
 static void spread_deal_degrees(struct spread *s, uint32_t level) {
-    for (uint32_t i = 0; i < s->sequence->documents; i++) {
+    for (uint32_t i = 0; i < s->sequence->documents && !s->hopeless; i++) {
         uint32_t document = s->order[i].index;
         uint32_t degree = spread_degree(s, s->works[document], level);
         if (degree > 1) {
@@ -339,7 +368,7 @@ static void spread_cut_exactly(struct spread *s, uint64_t threshold) {
     struct dealt before = {0};
     uint64_t columns = 2 * (uint64_t)s->cp;
     uint64_t rows = 0;
-    for (uint32_t document = 0; document < s->sequence->documents; document++) {
+    for (uint32_t document = 0; document < s->sequence->documents && !s->hopeless; document++) {
         uint32_t length = s->sequence->lengths[document];
         if (length < threshold) {
             continue;
@@ -352,6 +381,7 @@ static void spread_cut_exactly(struct spread *s, uint64_t threshold) {
             uint64_t high = dealt_begin(&before, &after, columns - 1 - rank);
             spread_put_ends(s, &cut, rank, (uint32_t)low_end - cut.start, cut.end - (uint32_t)high);
         }
+        spread_cut_done(s, document);
         before = after;
     }
 }
@@ -364,7 +394,7 @@ static uint64_t spread_threshold(const struct spread *s, uint32_t level) {
 static void spread_deal_threshold(struct spread *s, uint32_t level) {
     uint64_t threshold = spread_threshold(s, level);
     spread_cut_exactly(s, threshold);
-    for (uint32_t i = 0; i < s->sequence->documents; i++) {
+    for (uint32_t i = 0; i < s->sequence->documents && !s->hopeless; i++) {
         uint32_t document = s->order[i].index;
         if (s->sequence->lengths[document] < threshold) {
             spread_place(s, document);
@@ -442,8 +472,18 @@ bool spread_repeats(const struct spread *s, struct spread_rule rule) {
     return rule.level > 0;
 }
 
-bool spread_deal(struct spread *s, struct spread_rule rule) {
+/* A rank that computes anything pays the launches; the rest of the limit is for work. */
+static void spread_set_limit(struct spread *s, uint64_t limit_ps) {
+    uint64_t launch_ps = tile_launch_ps(s->model);
+    uint64_t work_ps = limit_ps > launch_ps ? limit_ps - launch_ps : 0;
+    s->limit = (work_ps < INT64_MAX ? work_ps : INT64_MAX) >> s->work_shift;
+    s->work = s->total;
+    s->hopeless = false;
+}
+
+bool spread_deal(struct spread *s, struct spread_rule rule, uint64_t limit_ps) {
     assert(rule.level < spread_levels(rule.layout));
+    spread_set_limit(s, limit_ps);
     for (uint32_t document = 0; document < s->sequence->documents; document++) {
         s->heads[document] = NONE;
     }
@@ -456,7 +496,7 @@ bool spread_deal(struct spread *s, struct spread_rule rule) {
     } else {
         spread_deal_degrees(s, rule.level);
     }
-    if (s->piece_count > s->pieces_max) {
+    if (s->hopeless || s->piece_count > s->pieces_max) {
         return false;
     }
     spread_collect(s);

@@ -56,7 +56,12 @@ struct spread {
     const struct tile_model *model;         /* likewise */
     uint32_t work_shift;                    /* works are ps of the whole machine >> this */
     uint64_t mean;                          /* work of a rank */
+    uint64_t total;                         /* of the documents, each whole */
     uint32_t piece_count;                   /* may exceed pieces_max */
+    bool even;                              /* no cut can make a document's work less */
+    bool hopeless;                          /* some rank will be over the limit */
+    uint64_t limit;                         /* work of a rank */
+    uint64_t work;                          /* of the documents as far as they are cut */
 
     struct spread_key *order; /* documents, longest first */
     uint64_t *works;          /* of documents */
@@ -87,8 +92,10 @@ uint32_t spread_levels(enum layout layout);
 /* Whether a level cuts the sequence exactly as the one before it does. */
 bool spread_repeats(const struct spread *spread, struct spread_rule rule);
 
-/* Deals the sequence. False if it takes more fragments than the memory holds. */
-bool spread_deal(struct spread *spread, struct spread_rule rule);
+/* Deals the sequence. False if it takes more fragments than the memory holds, or, as soon as that
+ * is certain, some rank longer than limit_ps (cost.h): one has as much already, or the work of all
+ * documents, as cut so far, is more than the ranks have time for. */
+bool spread_deal(struct spread *spread, struct spread_rule rule, uint64_t limit_ps);
 
 /* A rank's fragments in the last deal, valid until the next. */
 static inline const struct fragment *spread_fragments(const struct spread *spread, uint32_t rank,

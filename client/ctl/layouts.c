@@ -141,7 +141,7 @@ static int run_init(struct layouts_run *run, const struct trial *trial, uint64_t
     uint32_t most = documents_max(&run->windows);
     run->model = work.tiles;
     run->every = (struct layout_options){LAYOUTS_ALLOWED, 2 * most * plan->cp + plan->cp,
-                                         plan->layouts.key_row_ps};
+                                         plan->layouts.link};
     run->memory = malloc(layout_dealer_bytes(&run->every, most, plan->cp));
     run->rank_ps = calloc(2 * (size_t)plan->cp, sizeof *run->rank_ps);
     if (run->memory == NULL || run->rank_ps == NULL) {

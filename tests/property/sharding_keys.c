@@ -24,7 +24,7 @@
 #define ROWS_MAX      (1u << 18)
 #define FRAGMENTS_MAX (4u * DOCUMENTS_MAX)
 
-static const struct layout_options every = {LAYOUTS_ALLOWED, UINT32_MAX, 0};
+static const struct layout_options every = {LAYOUTS_ALLOWED, UINT32_MAX, {0}};
 
 /* A batch as a client sees it, dealt in one layout. */
 struct dealt_batch {

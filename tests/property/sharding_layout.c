@@ -294,7 +294,7 @@ static const char *spread_fault(const struct packed_sequence *sequence, uint32_t
     struct spread_world *world = &spreads[cp];
     spread_begin(&world->spread, sequence, &world->model);
     for (uint32_t level = 0; level < spread_levels(layout); level++) {
-        if (!spread_deal(&world->spread, (struct spread_rule){layout, level})) {
+        if (!spread_deal(&world->spread, (struct spread_rule){layout, level}, UINT64_MAX)) {
             return "no room for the fragments";
         }
         const char *fault = deal_fault(world, sequence, cp);
@@ -482,7 +482,8 @@ static void many_documents(uint32_t documents, uint32_t length_max, uint32_t cp)
     for (uint32_t i = 0; i < 2; i++) {
         for (uint32_t level = 0; level < spread_levels(layouts[i]); level++) {
             uint64_t rows = 0;
-            assert_true(spread_deal(&world.spread, (struct spread_rule){layouts[i], level}));
+            assert_true(
+                spread_deal(&world.spread, (struct spread_rule){layouts[i], level}, UINT64_MAX));
             for (uint32_t rank = 0; rank < cp; rank++) {
                 uint32_t count;
                 const struct fragment *fragments = spread_fragments(&world.spread, rank, &count);

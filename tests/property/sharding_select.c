@@ -1,5 +1,4 @@
 /* The chosen layout against a plain reading of the rule, on random sequences. */
-#include "sharding/keys.h"
 #include "sharding/select.h"
 
 #include "splitmix.h"
@@ -39,7 +38,7 @@ static struct layout_candidate literal_price(const struct world *world,
         uint32_t count;
         const struct fragment *fragments = layout_dealt(dealer, rank, &count);
         uint64_t cost_ps = tile_cost_ps(&world->model, fragments, count) +
-                           keys_needed(fragments, count) * world->options.key_row_ps;
+                           wait_keys_ps(&world->options.link, &world->model, fragments, count);
         candidate.fragments += count;
         candidate.slowest_ps = cost_ps > candidate.slowest_ps ? cost_ps : candidate.slowest_ps;
         rank_ps[rank] = cost_ps;
@@ -80,11 +79,17 @@ static void world_draw(struct world *world, uint64_t *random) {
     world->options.fragments_max = splitmix_between(random, 0, 3) == 0
                                        ? splitmix_between(random, 0, 300)
                                        : UINT32_MAX;
-    world->options.key_row_ps = splitmix_between(random, 0, 1) * splitmix_between(random, 0, 99999);
+    world->options.link = (struct wait_link){
+        .bytes_per_us = splitmix_between(random, 0, 1) * splitmix_between(random, 1, 999999),
+        .alpha_ps = splitmix_between(random, 0, 30000000),
+        .head_dim = 128,
+        .needed_only = splitmix_between(random, 0, 3) > 0,
+    };
     world->cp = splitmix_between(random, 1, CP_MAX);
     world->sequence = (struct packed_sequence){.lengths = world->lengths};
     world->sequence.documents = splitmix_between(random, 0, DOCUMENTS_MAX);
-    uint32_t longest = 1u << splitmix_between(random, 0, 17);
+    uint32_t longest = 1u << splitmix_between(random, 0,
+                                              splitmix_between(random, 0, 9) > 0 ? 17 : 24);
     for (uint32_t i = 0; i < world->sequence.documents; i++) {
         uint32_t limit = splitmix_between(random, 1, longest);
         world->lengths[i] = splitmix_between(random, 1, limit);
@@ -96,6 +101,13 @@ static void world_draw(struct world *world, uint64_t *random) {
     assert_int_equal(tile_model_analytic(128, kv_heads * splitmix_between(random, 1, 16), kv_heads,
                                          splitmix_between(random, 0, 16), &world->model),
                      0);
+    if (splitmix_between(random, 0, 3) == 0) {
+        struct tile_direction *bent = splitmix_between(random, 0, 1) == 0 ? &world->model.forward
+                                                                          : &world->model.backward;
+        bent->bend_count = 1;
+        bent->bends[0] = (struct tile_bend){splitmix_between(random, 1, 64),
+                                            splitmix_between(random, 0, 9999999)};
+    }
 }
 
 static void expect_choice(const struct world *world, struct layout_dealer *dealer, uint64_t seed,
@@ -108,7 +120,8 @@ static void expect_choice(const struct world *world, struct layout_dealer *deale
                  chosen->level);
     }
     assert_memory_equal(rank_ps, literal_ps, world->cp * sizeof rank_ps[0]);
-    if (128 % (128 / (world->model.q_heads / world->model.kv_heads)) == 0) {
+    bool bends = world->model.forward.bend_count + world->model.backward.bend_count > 0;
+    if (!bends && 128 % (128 / (world->model.q_heads / world->model.kv_heads)) == 0) {
         assert_true(chosen->slowest_ps >=
                     layout_bound_ps(&world->sequence, &world->model, world->cp));
     }
@@ -147,13 +160,45 @@ static void selector_picks_the_smallest_slowest_rank(void **state) {
     }
 }
 
+/* Given up is only what takes longer than the limit, and of that a good part is. */
+static void dealing_gives_up_only_beyond_the_limit(void **state) {
+    (void)state;
+    uint32_t beyond = 0;
+    uint32_t given_up = 0;
+    for (uint64_t seed = 1; seed <= 1000; seed++) {
+        uint64_t random = seed;
+        struct world world;
+        struct layout_dealer dealer;
+        uint64_t rank_ps[CP_MAX];
+        world_draw(&world, &random);
+        world.options.allowed = LAYOUTS_ALLOWED;
+        world.options.fragments_max = UINT32_MAX;
+        void *memory = malloc(
+            layout_dealer_bytes(&world.options, world.sequence.documents, world.cp));
+        assert_non_null(memory);
+        layout_dealer_init(&dealer, memory, &world.options, world.sequence.documents, world.cp);
+        for (enum layout layout = LAYOUT_VARIABLE_DEGREE; layout <= LAYOUT_HYBRID; layout++) {
+            for (uint32_t level = 0; level < spread_levels(layout); level++) {
+                struct spread_rule rule = {layout, level};
+                uint64_t ps = literal_price(&world, &dealer, layout, level, rank_ps).slowest_ps;
+                uint64_t below_ps = ps - ps / splitmix_between(&random, 2, 100);
+                assert_true(spread_deal(&dealer.spread, rule, ps));
+                beyond += below_ps < ps;
+                given_up += !spread_deal(&dealer.spread, rule, below_ps);
+            }
+        }
+        free(memory);
+    }
+    assert_true(given_up > beyond / 4);
+}
+
 /* All documents whole on a share of the heads; where heads do not divide it is no candidate. */
 static void selector_prices_ulysses_by_its_heads(void **state) {
     (void)state;
     const uint32_t lengths[] = {100000, 31072};
     struct packed_sequence sequence = {lengths, 2, 131072, 0};
     struct fragment whole[] = {{0, 0, 100000}, {1, 0, 31072}};
-    struct layout_options options = {LAYOUTS_ALLOWED, UINT32_MAX, 0};
+    struct layout_options options = {LAYOUTS_ALLOWED, UINT32_MAX, {0}};
     const uint32_t kv_heads[] = {8, 4, 2, 1, 3, 6};
     for (uint32_t i = 0; i < 6; i++) {
         struct tile_model model;
@@ -179,6 +224,7 @@ static void selector_prices_ulysses_by_its_heads(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(selector_picks_the_smallest_slowest_rank),
+        cmocka_unit_test(dealing_gives_up_only_beyond_the_limit),
         cmocka_unit_test(selector_prices_ulysses_by_its_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

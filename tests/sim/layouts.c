@@ -62,7 +62,7 @@ static void cell_add(struct cell *cell, const struct packed_sequence *sequence,
 }
 
 static void cell_measure(struct cell *cell, const struct windows *windows) {
-    struct layout_options options = {LAYOUTS_ALLOWED & ~(1u << LAYOUT_ULYSSES), 65536, 0};
+    struct layout_options options = {LAYOUTS_ALLOWED & ~(1u << LAYOUT_ULYSSES), 65536, {0}};
     struct layout_dealer dealer;
     struct tile_model model;
     uint32_t documents_max = windows->begins[windows->count];

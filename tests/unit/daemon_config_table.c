@@ -117,7 +117,7 @@ static const struct {
     const char *values[8];
 } wrong[] = {
     {&kind_count, {"", "-1", "1.5", "some", "18446744073709551616", "0x10", "1 2"}},
-    {&kind_decimal, {"", "-1", "0", "1e3", "1.0001", "fast"}},
+    {&kind_decimal, {"", "-1", "1e3", "1.0001", "fast"}},
     {&kind_parameter, {"", "-1", "1.5", "none", "4294967296"}},
     {&kind_percent, {"", "5", "-1%", "1.00001%", "%", "some"}},
     {&kind_steps, {"", "-1", "1.0000001", "some"}},
@@ -163,6 +163,9 @@ static void every_key_refuses_what_it_does_not_take_by_name(void **state) {
         }
         for (size_t v = 0; v < 8 && wrong[kind].values[v] != NULL; v++) {
             expect_key_refuses(key, wrong[kind].values[v]);
+        }
+        if (key->kind == &kind_decimal && key->min > 0) {
+            expect_key_refuses(key, "0");
         }
     }
 }
@@ -220,7 +223,8 @@ static const struct {
     {"sharding.exchange", {"all-gather", "needed-only"}},
     {"model.gemm_tflops", {"0.001", "312", "989.4"}},
     {"model.memory_gbps", {"3350.125", "1"}},
-    {"model.link_gbps", {"50", "450.125"}},
+    {"model.link_gbps", {"0", "50", "450.125"}},
+    {"model.link_latency_us", {"0", "30.5"}},
     {"model.cost", {"analytic", "L2/1", "L2/24576"}},
     {"node.replicas", {"all", "0", "0,1", "1", "0-3,6-7"}},
     {"metrics.listen", {"off", "unix:/run/m.sock", "127.0.0.1:9464", "[::1]:1"}},

@@ -39,8 +39,8 @@ static void selector_cuts_every_document_when_a_long_one_dominates(void **state)
     for (uint32_t i = 1; i < 33; i++) {
         lengths[i] = 2048;
     }
-    struct layout_choice choice = choose((struct layout_options){BOTH, UINT32_MAX, 0}, lengths, 33,
-                                         4);
+    struct layout_choice choice = choose((struct layout_options){BOTH, UINT32_MAX, {0}}, lengths,
+                                         33, 4);
     assert_int_equal(choice.layout, LAYOUT_PER_DOCUMENT);
     assert_int_equal(choice.candidate_count, 2);
     assert_int_equal(choice.candidates[0].layout, LAYOUT_PER_SEQUENCE);
@@ -54,7 +54,7 @@ static void selector_keeps_short_documents_whole(void **state) {
     for (uint32_t i = 0; i < DOCUMENTS_MAX; i++) {
         lengths[i] = 300 + i % 5;
     }
-    struct layout_choice choice = choose((struct layout_options){BOTH, UINT32_MAX, 0}, lengths,
+    struct layout_choice choice = choose((struct layout_options){BOTH, UINT32_MAX, {0}}, lengths,
                                          DOCUMENTS_MAX, 8);
     assert_int_equal(choice.layout, LAYOUT_PER_SEQUENCE);
 }
@@ -63,7 +63,7 @@ static void selector_keeps_short_documents_whole(void **state) {
 static void selector_breaks_full_ties_to_the_lower_number(void **state) {
     (void)state;
     const uint32_t length = 8192;
-    struct layout_choice choice = choose((struct layout_options){BOTH, UINT32_MAX, 0}, &length, 1,
+    struct layout_choice choice = choose((struct layout_options){BOTH, UINT32_MAX, {0}}, &length, 1,
                                          4);
     assert_int_equal(choice.candidates[0].slowest_ps, choice.candidates[1].slowest_ps);
     assert_int_equal(choice.candidates[0].fragments, 7);
@@ -76,7 +76,7 @@ static void selector_breaks_full_ties_to_the_lower_number(void **state) {
 static void selector_breaks_ties_to_fewer_fragments(void **state) {
     (void)state;
     const uint32_t lengths[] = {1, 2, 2};
-    struct layout_choice choice = choose((struct layout_options){BOTH, UINT32_MAX, 0}, lengths, 3,
+    struct layout_choice choice = choose((struct layout_options){BOTH, UINT32_MAX, {0}}, lengths, 3,
                                          2);
     assert_int_equal(choice.candidates[0].slowest_ps, choice.candidates[1].slowest_ps);
     assert_int_equal(choice.candidates[0].fragments, 4);
@@ -88,7 +88,7 @@ static void selector_considers_only_what_is_allowed_and_known(void **state) {
     (void)state;
     const uint32_t lengths[] = {100, 100, 100};
     uint32_t allowed = 1u << LAYOUT_PER_DOCUMENT | 1u << LAYOUT_CONTIGUOUS;
-    struct layout_choice choice = choose((struct layout_options){allowed, UINT32_MAX, 0}, lengths,
+    struct layout_choice choice = choose((struct layout_options){allowed, UINT32_MAX, {0}}, lengths,
                                          3, 4);
     assert_int_equal(choice.candidate_count, 1);
     assert_int_equal(choice.layout, LAYOUT_PER_DOCUMENT);
@@ -100,15 +100,16 @@ static void selector_drops_candidates_with_too_many_fragments(void **state) {
     for (uint32_t i = 1; i < 33; i++) {
         lengths[i] = 2048;
     }
-    struct layout_choice free = choose((struct layout_options){BOTH, UINT32_MAX, 0}, lengths, 33,
+    struct layout_choice free = choose((struct layout_options){BOTH, UINT32_MAX, {0}}, lengths, 33,
                                        4);
     uint32_t needed = free.candidates[1].fragments;
-    struct layout_choice choice = choose((struct layout_options){BOTH, needed, 0}, lengths, 33, 4);
+    struct layout_choice choice = choose((struct layout_options){BOTH, needed, {0}}, lengths, 33,
+                                         4);
     assert_int_equal(choice.layout, LAYOUT_PER_DOCUMENT);
-    choice = choose((struct layout_options){BOTH, needed - 1, 0}, lengths, 33, 4);
+    choice = choose((struct layout_options){BOTH, needed - 1, {0}}, lengths, 33, 4);
     assert_int_equal(choice.candidate_count, 1);
     assert_int_equal(choice.layout, LAYOUT_PER_SEQUENCE);
-    choice = choose((struct layout_options){1u << LAYOUT_PER_DOCUMENT, 0, 0}, lengths, 33, 4);
+    choice = choose((struct layout_options){1u << LAYOUT_PER_DOCUMENT, 0, {0}}, lengths, 33, 4);
     assert_int_equal(choice.candidate_count, 1);
     assert_int_equal(choice.layout, LAYOUT_PER_SEQUENCE);
     assert_int_equal(choice.candidates[0].fragments, free.candidates[0].fragments);
@@ -118,7 +119,7 @@ static void selector_has_no_choice_on_one_rank(void **state) {
     (void)state;
     const uint32_t lengths[] = {100, 100, 100};
     struct layout_choice choice = choose(
-        (struct layout_options){1u << LAYOUT_PER_DOCUMENT, UINT32_MAX, 0}, lengths, 3, 1);
+        (struct layout_options){1u << LAYOUT_PER_DOCUMENT, UINT32_MAX, {0}}, lengths, 3, 1);
     assert_int_equal(choice.candidate_count, 1);
     assert_int_equal(choice.layout, LAYOUT_PER_SEQUENCE);
     assert_int_equal(choice.candidates[0].fragments, 3);
@@ -126,7 +127,8 @@ static void selector_has_no_choice_on_one_rank(void **state) {
 
 static void selector_prices_an_empty_micro_batch_at_nothing(void **state) {
     (void)state;
-    struct layout_choice choice = choose((struct layout_options){BOTH, UINT32_MAX, 0}, NULL, 0, 4);
+    struct layout_choice choice = choose((struct layout_options){BOTH, UINT32_MAX, {0}}, NULL, 0,
+                                         4);
     assert_int_equal(choice.layout, LAYOUT_PER_SEQUENCE);
     assert_int_equal(choice.candidates[0].slowest_ps, 0);
     assert_int_equal(choice.candidates[0].fragments, 0);
