@@ -73,6 +73,18 @@ def test_the_program_of_the_readme_takes_all_the_data_from_the_installed_daemon(
         world.stop()
 
 
+def test_the_python_package_is_installed_and_takes_all_the_data():
+    with installed() as world:
+        world.start(bin_dir=os.path.join(world.prefix, "bin"))
+        environment = {**os.environ, "BALLAST_SOCKET": world.socket,
+                       "PYTHONPATH": os.path.dirname(folder_of(world, "py.typed"))}
+        with open(os.path.join(ROOT, "README.md")) as f:
+            program = re.search(r"^```python\n(.*?)^```$", f.read(), re.M | re.S)[1]
+        assert run("/usr/bin/python3", "-c", program, env=environment) == "end of data\n"
+        assert world.live("status")["state"] == "finished"
+        world.stop()
+
+
 def test_the_program_of_the_readme_says_why_it_cannot_go_on():
     with installed() as world:
         program = compile_trainer(world)

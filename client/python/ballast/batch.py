@@ -1,0 +1,285 @@
+"""A micro-batch as one rank sees it.
+
+Everything that a caller will index with is checked once, here, against the slab and the job. A daemon
+that sends nonsense is a ProtocolError.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+import weakref
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
+
+from . import messages, pool
+from .columns import Table, any_of, ends, numpy, sums, take, total
+from .errors import InvalidArgument, ProtocolError, Released, Stale
+from .gather import Gather, destination, new
+from .slab import SLOT_HEADER_BYTES, Slab
+from .varlen import Varlen
+from .wire import columns
+
+if TYPE_CHECKING:
+    from .client import Client
+    from .link import Job
+
+
+class Layout(enum.IntEnum):
+    PER_SEQUENCE = 1
+    PER_DOCUMENT = 2
+    VARIABLE_DEGREE = 3
+    HYBRID = 4
+    ULYSSES = 5
+    CONTIGUOUS = 6
+
+
+class Exchange(enum.IntEnum):
+    NONE = 0
+    ALL_GATHER = 1
+    NEEDED_ONLY = 2
+    ALL_TO_ALL = 3
+
+
+class Document(NamedTuple):
+    """A part of a document; `offset` is not 0 where a long one was split."""
+
+    dataset: int
+    document: int
+    offset: int
+    length: int
+    document_length: int
+    nominal_step: int
+    epoch: int
+
+
+class Fragment(NamedTuple):
+    """Query rows [start, start + length) of one document part, from `row` on in this rank's arrays; they
+    see its keys [0, start + length)."""
+
+    document: int
+    start: int
+    length: int
+    row: int
+
+
+class Shard(NamedTuple):
+    """What a rank of the context-parallel group owns."""
+
+    rows: int
+    pad_rows: int
+    fragments: Table
+
+
+def _impossible(what: str) -> ProtocolError:
+    return ProtocolError(f"the daemon sent an impossible batch: {what}")
+
+
+def _read_documents(plan: Dict[str, Any], tokens_max: int) -> Table:
+    documents = Table(Document, columns(messages.DOCUMENT, [plan["documents"]]))
+    if any_of(operator.eq, documents.length, 0) or any_of(
+            operator.gt, ends(documents.offset, documents.length), documents.document_length):
+        raise _impossible("a part that is not within its document")
+    tokens = total(documents.length)
+    if tokens != plan["tokens"] or tokens > tokens_max:
+        raise _impossible("its documents are not as long as it says")
+    return documents
+
+
+def _read_shards(ranks: List[Dict[str, Any]], documents: Table) -> List[Shard]:
+    """Of all ranks, in one go."""
+    table = columns(messages.FRAGMENT, [rank["fragments"] for rank in ranks])
+    document = table["document"]
+    if any_of(operator.ge, document, len(documents)) or any_of(operator.eq, table["length"], 0) or any_of(
+            operator.gt, ends(table["start"], table["length"]), take(documents.length, document)):
+        raise _impossible("a fragment that is not within its part")
+    before = sums(table["length"])
+    shards = []
+    first = 0
+    for rank in ranks:
+        last = first + rank["fragments"].count
+        mine = {name: column[first:last] for name, column in table.items()}
+        if any_of(operator.lt, mine["document"][1:], mine["document"][:-1]):
+            raise _impossible("fragments out of the order of documents")
+        begin = int(before[first])
+        if rank["rows"] != ranks[0]["rows"]:
+            raise _impossible("ranks with unequal rows")
+        if rank["pad_rows"] != rank["rows"] - (int(before[last]) - begin):
+            raise _impossible("its fragments and pad rows are not its rows")
+        mine["row"] = (before[first:last] - begin if numpy is not None
+                       else [row - begin for row in before[first:last]])
+        shards.append(Shard(rank["rows"], rank["pad_rows"], Table(Fragment, mine)))
+        first = last
+    return shards
+
+
+class Batch(Varlen):
+    """One micro-batch, held until `release` (or the end of a `with`, or the next turn of a loop).
+
+    step, dp, index       which one
+    rows, pad_rows        of this rank, padding included; pad rows are the last
+    documents, fragments  tables: documents.length is a column, documents[0].length one
+    group_rank, group_ranks, shards   the context-parallel group, shards[group_rank] is this rank
+    layout, exchange      how rows are dealt to the group, and what attention exchanges
+    loss_denominator, label_tokens    of the whole step: divide the sum of losses by the first
+    micro_batches         of the step, per data-parallel replica
+    plan_digest           of the whole step, equal on every rank
+    pool                  this rank's part of pooled attention, or None
+    waited                seconds that `next` waited for it
+    """
+
+    def __init__(self, client: "Client", message: Dict[str, Any], job: "Job", slab: Optional[Slab], cp: int,
+                 slot_wanted: bool):
+        plan = message["plan"]
+        if message["id"] is None or plan is None or plan["sharding"] is None or len(message["plan_digest"]) != 16:
+            raise _impossible("id, plan, sharding or digest is missing")
+        ranks = plan["sharding"]["ranks"]
+        if len(ranks) != job.cp:
+            raise _impossible("not one shard per context-parallel rank")
+        if ranks[cp]["rows"] > job.tokens_max:
+            raise _impossible("more rows than tokens_max")
+        self._client = client
+        self.step: int = message["id"]["step"]
+        self.dp: int = message["id"]["dp"]
+        self.index: int = message["id"]["index"]
+        self.plan_digest: bytes = message["plan_digest"]
+        self.layout: int = plan["sharding"]["layout"]
+        self.exchange: int = plan["sharding"]["exchange"]
+        self.loss_denominator: int = message["loss_denominator"]
+        self.label_tokens: int = message["label_tokens"]
+        self.micro_batches: int = message["micro_batches"] or job.micro_batches
+        self.waited = 0.0
+        self.documents = _read_documents(plan, job.tokens_max)
+        self.tokens_total: int = plan["tokens"]
+        self.shards = _read_shards(ranks, self.documents)
+        self.group_rank = cp
+        self.group_ranks = len(ranks)
+        self.fragments = self.shards[cp].fragments
+        self.rows = self.shards[cp].rows
+        self.pad_rows = self.shards[cp].pad_rows
+        self.pool = pool.read(message["pool"], self.dp, self.index, self.tokens_total, cp, len(ranks), job)
+        self._gather = Gather(self.documents, self.fragments, self.rows)
+        self._views: List[Any] = []
+        self._place(message, slab, job.token_bytes, slot_wanted)
+        self.held = True
+        self.connection = 0
+        self.generation = 0
+
+    def _place(self, message: Dict[str, Any], slab: Optional[Slab], token_bytes: int, wanted: bool) -> None:
+        """Finds the slot, if there is one."""
+        size, offset = message["slab_bytes"], message["slab_offset"]
+        self._slab: Optional[Slab] = None
+        self._slot: Any = None
+        self._offset = offset
+        self._slot_generation = message["slot_generation"]
+        if size == 0:
+            if wanted and self.tokens_total > 0:
+                raise _impossible("no slot, though tokens were asked for")
+            return
+        if slab is None:
+            if wanted:
+                raise _impossible("a slot without a slab")
+            return
+        if size != self._gather.slot_tokens * token_bytes:
+            raise _impossible("its slot is not as long as its documents")
+        if offset % SLOT_HEADER_BYTES != 0 or offset + SLOT_HEADER_BYTES + size > slab.size:
+            raise _impossible("its slot is not within the slab")
+        self._slab = slab
+        bytes_ = slab.view[offset + SLOT_HEADER_BYTES:offset + SLOT_HEADER_BYTES + size]
+        if numpy is not None:
+            self._slot = numpy.frombuffer(bytes_, "<u2" if token_bytes == 2 else "<u4")
+        else:
+            self._slot = bytes_.cast("H" if token_bytes == 2 else "I")
+
+    def _check(self) -> None:
+        self._client._enter()
+        if not self.held:
+            raise Released(f"step {self.step}, index {self.index} was released already; read a batch before "
+                           "that, or keep what gather gave")
+
+    def gather(self, column: str, dtype: Any = "int32", out: Any = None) -> Any:
+        """One column of this rank's rows, a copy: "tokens"; "labels" (the next token of the same document,
+        -100 at its end and on pad rows); "positions" (from the start of the part, 0 on pad rows). Into
+        `out` where it is given: a flat array of int32 or int64 with room for the rows. Stale when the slot
+        was reused under a client that was silent for longer than its lease; then the batch comes again."""
+        self._check()
+        if column not in ("tokens", "labels", "positions"):
+            raise InvalidArgument(f"column {column} is none of tokens, labels, positions")
+        if column != "positions" and column not in self._client.options.parts:
+            raise InvalidArgument(f"{column} were not among parts")
+        result = new(self.rows, dtype) if out is None else out
+        into = destination(result, self.rows)
+        if column == "positions":
+            self._gather.positions(into)
+        elif self._slab is None:
+            self._gather_nothing(column, into)
+        else:
+            self.check()
+            getattr(self._gather, column)(self._slot, into)
+            self.check()
+        return result if out is None or numpy is None else into
+
+    def _gather_nothing(self, column: str, into: Any) -> None:
+        """An empty micro-batch: all padding."""
+        getattr(self._gather, column)(numpy.empty(0, "<u2") if numpy is not None else (), into)
+
+    def tokens(self, dtype: Any = "int32", out: Any = None) -> Any:
+        return self.gather("tokens", dtype, out)
+
+    def labels(self, dtype: Any = "int32", out: Any = None) -> Any:
+        return self.gather("labels", dtype, out)
+
+    def positions(self, dtype: Any = "int32", out: Any = None) -> Any:
+        return self.gather("positions", dtype, out)
+
+    def check(self) -> None:
+        """Raises Stale if the slot was reused; call it after reading a view. The batch then comes again,
+        and all that came after it; release the ones held."""
+        self._check()
+        if self._slab is not None and self._slab.generation(self._offset) != self._slot_generation:
+            self._client._rewind(self)
+            raise Stale(f"the slot of step {self.step}, index {self.index} was reused, as this rank was too "
+                        "slow; release it, it comes again")
+
+    def view(self) -> Any:
+        """The tokens of the whole micro-batch where they lie, in document order, without a copy: a
+        read-only array of uint16 or uint32 (a memoryview without numpy). It holds the slot: after
+        `release` the slot goes back when the array and everything made of it is gone; a memoryview is
+        invalid from then on. `check` after reading says whether it was this batch's all the time."""
+        self._check()
+        if self._slot is None:
+            raise InvalidArgument("this batch has no tokens here: none were among parts, or it is empty")
+        view = self._slot[:self.tokens_total]
+        if numpy is None:
+            self._views.append(view)
+        else:
+            view = numpy.frombuffer(memoryview(view), view.dtype)  # the base of all that is sliced from it
+            self._views.append(weakref.ref(view))
+        return view
+
+    @property
+    def viewed(self) -> bool:
+        """Whether a view of it is alive."""
+        return numpy is not None and any(view() is not None for view in self._views)
+
+    def release(self) -> None:
+        """The batch is no longer needed: its credit brings another."""
+        self._check()
+        self._client._release(self)
+
+    def _let_go(self) -> None:
+        """Its slot is not this batch's any more."""
+        for view in self._views if numpy is None else ():
+            view.release()
+        self._views = []
+        self._slab = self._slot = None
+
+    def __enter__(self) -> "Batch":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.held:
+            self.release()
+
+    def __repr__(self) -> str:
+        return (f"<ballast.Batch step {self.step} dp {self.dp} index {self.index}: {self.rows} rows, "
+                f"{len(self.documents)} documents{'' if self.held else ', released'}>")

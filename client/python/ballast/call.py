@@ -1,0 +1,239 @@
+"""One ttrpc connection: unary calls, and one bidirectional stream at a time.
+
+Knows frames and messages, not ranks. A frame is a header of 10 bytes (length u32, stream u32, type u8,
+flags u8, big endian) and `length` bytes; the length is judged before anything is read for it. A call
+that is interrupted midway (KeyboardInterrupt) leaves the connection broken, never out of step.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import struct
+from collections import deque
+from typing import Any, Deque, Dict, Optional, Tuple
+
+from . import messages
+from .deadline import Deadline, after, wait
+from .errors import (Disconnected, Error, InvalidArgument, PermissionDenied, ProtocolError, TimedOut,
+                     Unavailable, from_status)
+from .wire import Schema, decode, encode
+
+DATA_BYTES_MAX = 4 << 20
+KEPT_BYTES_MAX = 64 << 20
+SEND_TIMEOUT = 30.0
+READ_BYTES = 1 << 18
+
+_HEADER = struct.Struct(">IIBB")
+_TYPE_REQUEST, _TYPE_RESPONSE, _TYPE_DATA = 1, 2, 3
+_REMOTE_CLOSED, _REMOTE_OPEN, _NO_DATA = 1, 2, 4
+
+Frame = Tuple[int, int, bytes]  # type, flags, data
+
+
+def connect(path: str) -> socket.socket:
+    """A connected, non-blocking Unix socket."""
+    if len(path.encode()) > 107:
+        raise InvalidArgument(f"socket path {path} has {len(path.encode())} bytes, at most 107 fit")
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)
+    try:
+        connection.connect(path)
+    except OSError as reason:
+        connection.close()
+        if reason.errno in (errno.ENOENT, errno.ECONNREFUSED):
+            raise Unavailable(f"no daemon listens on {path}; start ballastd, or name its socket "
+                              "(socket=, BALLAST_SOCKET)") from None
+        if reason.errno == errno.EAGAIN:
+            raise Unavailable(f"the daemon on {path} accepts no more connections") from None
+        if reason.errno in (errno.EACCES, errno.EPERM):
+            raise PermissionDenied(f"not allowed to connect to {path}; ask for its group, or check its "
+                                   "mode") from None
+        raise Error(f"connect to {path}: {reason.strerror}") from None
+    return connection
+
+
+class Channel:
+    """Not for two threads at once."""
+
+    def __init__(self, path: str):
+        self.socket = connect(path)
+        self.stream = 0  # id of the open stream, 0 without
+        self._pending = 0  # id of the unary call that is waited for
+        self._next = 1
+        self._buffer = bytearray()
+        self._kept: Deque[Tuple[int, Frame]] = deque()
+        self._kept_bytes = 0
+        self._broken: Optional[Error] = None
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def _break(self, error: Error) -> Error:
+        self._broken = self._broken or error
+        return error
+
+    def _send(self, stream: int, kind: int, flags: int, data: bytes) -> None:
+        if len(data) > DATA_BYTES_MAX:
+            raise InvalidArgument(f"a message of {len(data)} bytes does not fit a frame of {DATA_BYTES_MAX}")
+        if self._broken is not None:
+            raise self._broken
+        rest = memoryview(_HEADER.pack(len(data), stream, kind, flags) + data)
+        deadline = after(SEND_TIMEOUT)
+        try:
+            while rest:
+                try:
+                    rest = rest[self.socket.send(rest, socket.MSG_NOSIGNAL):]
+                except BlockingIOError:
+                    if not wait(self.fileno(), select.POLLOUT, deadline):
+                        raise self._break(TimedOut("the daemon reads nothing from the connection")) from None
+        except OSError as reason:
+            if isinstance(reason, Error):
+                raise
+            raise self._break(Disconnected(f"connection to the daemon: {reason.strerror}")) from None
+        finally:
+            if rest:
+                self._break(Disconnected("a message to the daemon was interrupted"))
+
+    def _request(self, service: str, method: str, payload: bytes, flags: int) -> int:
+        stream = self._next
+        request = {"service": service, "method": method, "payload": payload}
+        self._send(stream, _TYPE_REQUEST, flags, encode(messages.REQUEST, request))
+        self._next = stream + 2
+        return stream
+
+    def _next_frame(self) -> Optional[Tuple[int, Frame]]:
+        """(stream, frame) out of what was read, None when it ends within one."""
+        if len(self._buffer) < _HEADER.size:
+            return None
+        size, stream, kind, flags = _HEADER.unpack_from(self._buffer)
+        if (size > DATA_BYTES_MAX or kind not in (_TYPE_RESPONSE, _TYPE_DATA) or flags & ~7
+                or (flags & _NO_DATA and size > 0) or stream % 2 == 0 or stream >= self._next):
+            raise ProtocolError("the connection does not follow the protocol; is this the socket of a "
+                                "ballastd of this version?")
+        if len(self._buffer) < _HEADER.size + size:
+            return None
+        data = bytes(memoryview(self._buffer)[_HEADER.size:_HEADER.size + size])
+        del self._buffer[:_HEADER.size + size]
+        return stream, (kind, flags, data)
+
+    def _read(self, deadline: Deadline) -> bool:
+        """More bytes into the buffer; False when the deadline passed."""
+        while True:
+            try:
+                data = self.socket.recv(READ_BYTES)
+            except BlockingIOError:
+                if not wait(self.fileno(), select.POLLIN, deadline):
+                    return False
+                continue
+            except OSError as reason:
+                raise Disconnected(f"connection to the daemon: {reason.strerror}") from None
+            if not data:
+                raise Disconnected("the daemon closed the connection")
+            self._buffer += data
+            return True
+
+    def _take_kept(self, stream: int) -> Optional[Frame]:
+        for at, (kept, frame) in enumerate(self._kept):
+            if kept == stream:
+                del self._kept[at]
+                self._kept_bytes -= len(frame[2])
+                return frame
+        return None
+
+    def _keep(self, stream: int, frame: Frame) -> None:
+        """Of a call or stream that is waited for; anything else is late and dropped."""
+        if stream in (self.stream, self._pending):
+            self._kept.append((stream, frame))
+            self._kept_bytes += len(frame[2])
+            if self._kept_bytes > KEPT_BYTES_MAX:
+                raise ProtocolError("the daemon sent more than was asked for")
+
+    def _take(self, stream: int, deadline: Deadline) -> Optional[Frame]:
+        """The next frame of one stream; None when the deadline passed."""
+        frame = self._take_kept(stream)
+        while frame is None:
+            if self._broken is not None and not self._buffer:
+                raise self._broken
+            try:
+                found = self._next_frame()
+                if found is None:
+                    if self._broken is not None:
+                        raise self._broken
+                    if not self._read(deadline):
+                        return None
+                elif found[0] == stream:
+                    frame = found[1]
+                else:
+                    self._keep(*found)
+            except Error as error:
+                raise self._break(error)
+        return frame
+
+    @staticmethod
+    def _payload(data: bytes) -> bytes:
+        """Of a response; a refusal is raised."""
+        response = decode(messages.RESPONSE, data)
+        status = response["status"]
+        if status is not None and status["code"] != 0:
+            raise from_status(status["code"], status["message"])
+        return response["payload"]
+
+    def start(self, service: str, method: str, request: Schema, fields: Dict[str, Any]) -> None:
+        """Sends a call; the one before is given up: its answer, come or to come, is dropped."""
+        while self._pending and self._take_kept(self._pending) is not None:
+            pass
+        self._pending = 0
+        self._pending = self._request(service, method, encode(request, fields), _REMOTE_CLOSED)
+
+    def finish(self, response: Schema, deadline: Deadline) -> Optional[Dict[str, Any]]:
+        """What was answered; None when the deadline passed, and it may be waited for again."""
+        frame = self._take(self._pending, deadline)
+        if frame is None:
+            return None
+        self._pending = 0
+        if frame[0] != _TYPE_RESPONSE:
+            raise ProtocolError("the daemon answered a plain call with a stream")
+        return decode(response, self._payload(frame[2]))
+
+    def unary(self, service: str, method: str, request: Schema, fields: Dict[str, Any], response: Schema,
+              timeout: Optional[float]) -> Dict[str, Any]:
+        self.start(service, method, request, fields)
+        answer = self.finish(response, after(timeout))
+        if answer is None:
+            raise TimedOut(f"the daemon did not answer {method} within {timeout:g} s")
+        return answer
+
+    def stream_open(self, service: str, method: str) -> None:
+        assert self.stream == 0
+        self.stream = self._request(service, method, b"", _REMOTE_OPEN)
+
+    def stream_send(self, request: Schema, fields: Dict[str, Any]) -> None:
+        if self.stream == 0:
+            raise Disconnected("the stream has ended")
+        self._send(self.stream, _TYPE_DATA, 0, encode(request, fields))
+
+    def stream_drop(self) -> None:
+        """Forgets the open stream, if any: what comes of it is dropped."""
+        while self.stream and self._take_kept(self.stream) is not None:
+            pass
+        self.stream = 0
+
+    def stream_next(self, message: Schema, deadline: Deadline) -> Optional[Dict[str, Any]]:
+        """The next message; None when the deadline passed. The end of the stream is raised."""
+        while self.stream:
+            frame = self._take(self.stream, deadline)
+            if frame is None:
+                return None
+            kind, flags, data = frame
+            if kind == _TYPE_RESPONSE:
+                self.stream = 0
+                self._payload(data)
+                raise Disconnected("the daemon ended the stream")
+            if not flags & _NO_DATA:
+                return decode(message, data)
+        raise Disconnected("the stream has ended")

@@ -1,0 +1,586 @@
+"""A trainer rank's connection to its daemon.
+
+The position (step, index) is the next batch to give out. It belongs to the client and not to the
+connection, and every event from the daemon must be exactly the one that comes next, so however often
+the daemon goes away, a rank sees each batch once and in order. Credits bound what is held: the daemon
+never sends more than fits.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import time
+import weakref
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union)
+
+from . import messages
+from .batch import Batch
+from .deadline import Deadline, after
+from .errors import (Disagreement, Error, FailedPrecondition, Forked, InvalidArgument, ProtocolError,
+                     Stale)
+from .link import READY, SERVICE, Job, Link, Options
+from .version import __version__
+from .wire import Schema
+
+SOCKET = "/run/ballast/ballast.sock"
+CREDITS_MAX = 1024
+
+
+class EndOfStep(NamedTuple):
+    """All of this rank's batches of the step have come; every rank and node has the same digest."""
+
+    step: int
+    plan_digest: bytes
+
+
+class EndOfData(NamedTuple):
+    """`step` will not come."""
+
+    step: int
+
+
+class Measured(NamedTuple):
+    """How long a micro-batch took on this rank, forward and backward; 0 is not measured."""
+
+    index: int
+    attention_ns: int = 0
+    total_ns: int = 0
+    expert_tokens: Sequence[int] = ()
+
+
+Event = Union[Batch, EndOfStep, EndOfData]
+
+
+def default_socket() -> str:
+    return os.environ.get("BALLAST_SOCKET") or SOCKET
+
+
+def _digest(value: Union[bytes, str, None]) -> Optional[bytes]:
+    digest = bytes.fromhex(value) if isinstance(value, str) else value
+    if digest is not None and len(digest) != 16:
+        raise InvalidArgument(f"job_digest has {len(digest)} bytes, not 16")
+    return digest
+
+
+def make_options(socket: Optional[str] = None, *, dp: int = 0, pp: int = 0, cp: int = 0, tp: int = 0,
+                 parts: Iterable[str] = ("tokens", "labels"), credits: int = 4,
+                 connect_timeout: Optional[float] = 30.0, job_digest: Union[bytes, str, None] = None,
+                 name: Optional[str] = None, start: Optional[Tuple[int, int]] = None) -> Options:
+    """Judges what Client is called with."""
+    chosen = (parts,) if isinstance(parts, str) else tuple(parts)
+    if not chosen or any(part not in messages.PARTS for part in chosen):
+        raise InvalidArgument(f"parts is {chosen}, not some of plan, tokens, labels")
+    if not 1 <= credits <= CREDITS_MAX:
+        raise InvalidArgument(f"credits is {credits}, not within 1 to {CREDITS_MAX}")
+    if min(dp, pp, cp, tp) < 0:
+        raise InvalidArgument(f"rank (dp {dp}, pp {pp}, cp {cp}, tp {tp}) is not one of a mesh")
+    label = name or os.path.basename(sys.argv[0] or "python")
+    return Options(str(socket or default_socket()), dp, pp, cp, tp, chosen, credits, connect_timeout,
+                   _digest(job_digest), f"{label[:96]} ballast-python/{__version__}", start)
+
+
+class Step:
+    """A step as a loop over its micro-batches. Each is released when the next one is asked for; what was
+    not asked for can be passed over by `skip`. `number` is the step's."""
+
+    def __init__(self, client: "Client", first: Event):
+        self._client = client
+        self._first: Optional[Event] = first
+        self._batch: Optional[Batch] = None
+        self.number = first.step
+        self.plan_digest: bytes = first.plan_digest  # type: ignore[union-attr]
+        self.micro_batches = getattr(first, "micro_batches", 0)
+        self.loss_denominator = getattr(first, "loss_denominator", 0)
+        self.label_tokens = getattr(first, "label_tokens", 0)
+        self.ended = False
+
+    def _next(self) -> Event:
+        event, self._first = self._first, None
+        if event is not None:
+            return event
+        event = self._client.next()
+        assert event is not None
+        return event
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._batch is not None and self._batch.held:
+            self._batch.release()
+        self._batch = None
+        if self.ended:
+            raise StopIteration
+        event = self._next()
+        if isinstance(event, Batch):
+            if event.step != self.number:
+                raise Stale(f"step {event.step} came within step {self.number}: the job went elsewhere")
+            self._batch = event
+            return event
+        self.ended = True
+        raise StopIteration
+
+    def skip(self) -> None:
+        """Takes and releases what is left."""
+        for _ in self:
+            pass
+
+    def commit(self, measured: Iterable[Measured] = ()) -> None:
+        self._client.commit(self.number, measured)
+
+    def __repr__(self) -> str:
+        return f"<ballast.Step {self.number}: {self.micro_batches} micro-batches>"
+
+
+class Client:
+    """Connects as one rank of the job; waits for a daemon that is not there yet.
+
+        with ballast.Client(dp=0, cp=0) as client:
+            for step in client:
+                for batch in step:
+                    train(batch.tokens(), batch.labels(), batch.positions())
+                step.commit()
+
+    socket           path of the control socket; $BALLAST_SOCKET, else /run/ballast/ballast.sock
+    dp, pp, cp, tp   this rank's place in the mesh, each from 0
+    parts            of "tokens" (the first pipeline stage), "labels" (the last), "plan" (the others)
+    credits          batches in flight, held ones included
+    connect_timeout  seconds that the daemon may stay away or silent, at the start and at every reconnect;
+                     None for ever
+    job_digest       16 bytes, or their hex, that the daemon's job must have
+    start            (step, index) of the first batch wanted; the daemon's next step otherwise
+
+    When the daemon goes away the client reconnects by itself and goes on at exactly the next batch. It
+    belongs to one thread at a time and to the process that opened it; a forked child gets Forked and opens
+    its own. What is pickled is the options: a spawned process gets a client that connects when first used.
+    """
+
+    def __init__(self, socket: Optional[str] = None, **options: Any):
+        self._init(make_options(socket, **options))
+        self._connect(None)
+
+    def _init(self, options: Options) -> None:
+        self.options = options
+        self._pid = os.getpid()
+        self._link = Link(options)
+        self._stream_connection = -1  # number of the connection that the stream is open on
+        self._generation: Optional[int] = None  # that this rank is of
+        self._at = options.start  # position: the next batch, or, at micro_batches, the end of the step
+        self._micro_batches = 0  # of this step, once a batch of it was seen
+        self._digest = b""  # likewise
+        self._ended: Optional[EndOfData] = None
+        self._last: Tuple[int, bytes] = (0, bytes(16))  # step of the last event, digest of the last end
+        self._waited = 0.0
+        self._batches: List[Batch] = []  # held, or with a view that is
+        self._closed = False
+        _clients.add(self)
+
+    def __reduce__(self) -> Any:
+        return _unpickle, (self.options,)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives back everything; views stay readable, but nothing says whether they are overwritten.
+        Nothing is committed or waited for."""
+        for batch in self._batches:
+            batch.held = False
+        self._batches = []
+        self._link.close()
+        self._closed = True
+
+    def _enter(self) -> None:
+        """Every call begins here."""
+        if self._pid != os.getpid():
+            raise Forked(f"this client belongs to process {self._pid}; after fork, open one of its own")
+        if self._closed:
+            raise InvalidArgument("this client is closed; open another")
+
+    @property
+    def job(self) -> Job:
+        """What the daemon said when it was connected to last."""
+        if self._link.job is None:
+            self._enter()
+            self._connect(None)
+        assert self._link.job is not None
+        return self._link.job
+
+    @property
+    def step(self) -> int:
+        """Of the last event."""
+        return self._last[0]
+
+    def fileno(self) -> int:
+        """For foreign event loops: poll it for reading, then call next(0) until it returns None. Changes
+        with a reconnect; -1 while the daemon is away."""
+        return self._link.fileno()
+
+    # connection
+
+    def _held(self) -> int:
+        self._sweep()
+        return len(self._batches)
+
+    def _streaming(self) -> bool:
+        return self._link.state == READY and self._stream_connection == self._link.connections
+
+    def _check_generation(self) -> None:
+        """Whether the daemon is in this rank's generation still; known anew with each greeting."""
+        job = self._link.job
+        assert job is not None
+        if self._generation is not None and self._generation != job.generation:
+            raise Stale(f"{self._link.generation_by} sought step {job.generation_step}, where generation "
+                        f"{job.generation} begins; this rank is of generation {self._generation}: seek that step")
+
+    def _open_stream(self) -> None:
+        """On a new connection, at the position, with a credit for each batch that is not held."""
+        job, channel = self._link.job, self._link.channel
+        assert job is not None and channel is not None
+        self._generation = job.generation
+        if self._at is None:
+            self._at = (job.next_step, 0)
+        begin = {"step": self._at[0], "dp": self.options.dp, "index": self._at[1]}
+        channel.stream_open(SERVICE, "Stream")
+        channel.stream_send(messages.STREAM_REQUEST,
+                            {"credits": self.options.credits - self._held(), "from": begin})
+        self._stream_connection = self._link.connections
+
+    def _moved(self, why: Error) -> Error:
+        """The daemon has moved on without this rank: a new greeting says where to, for `job`."""
+        self._link.close()
+        try:
+            self._link.advance(after(self.options.connect_timeout))
+        except Error:
+            pass
+        return why
+
+    def _failed(self, error: Error) -> None:
+        """Lost connections are to be tried again; of anything else the connection is closed, since what
+        the daemon sent is not what it should have, and it is raised."""
+        if self._link.lost(error):
+            self._link.lose(error)
+            return
+        if isinstance(error, Stale):
+            raise self._moved(error)
+        self._link.close()
+        raise error
+
+    def _connect(self, deadline: Deadline) -> bool:
+        """Gets a stream that is open at the position; False when the deadline passed."""
+        while True:
+            if not self._link.advance(deadline):
+                return False
+            if self._streaming():
+                return True
+            self._check_generation()  # a seek goes over this connection
+            try:
+                self._open_stream()
+            except Error as error:
+                self._failed(error)
+
+    # events
+
+    def _micro_batches_now(self) -> int:
+        job = self._link.job
+        return self._micro_batches or (job.micro_batches if job is not None else 0)
+
+    def _unexpected(self, what: str, step: int, index: int) -> ProtocolError:
+        at = self._at or (0, 0)
+        return ProtocolError(f"the daemon sent {what} {step}.{index} where step {at[0]}, index {at[1]} comes next")
+
+    def _check_digest(self, digest: bytes) -> None:
+        """One plan per step: every digest of the step is the same, on whatever connection it came."""
+        assert self._at is not None
+        if len(digest) != 16:
+            raise ProtocolError(f"the daemon sent a digest of {len(digest)} bytes")
+        if self._digest and self._digest != digest:
+            raise ProtocolError(f"the daemon changed its plan of step {self._at[0]} midway")
+        self._digest = digest
+
+    def _take_batch(self, message: Dict[str, Any]) -> Batch:
+        job, identity = self._link.job, message["id"]
+        assert job is not None and self._at is not None
+        micro_batches = message["micro_batches"] or job.micro_batches
+        if (identity is None or (identity["step"], identity["index"]) != self._at
+                or identity["dp"] != self.options.dp or identity["index"] >= micro_batches):
+            raise self._unexpected("batch", identity["step"] if identity else 0, identity["index"] if identity else 0)
+        if self._held() >= self.options.credits:
+            raise ProtocolError("the daemon sent more batches than it had credits for")
+        batch = Batch(self, message, job, self._link.slab, self.options.cp, self.options.wants_slots)
+        self._check_digest(batch.plan_digest)
+        batch.connection = self._link.connections
+        batch.generation = self._generation or 0
+        self._batches.append(batch)
+        self._last = (batch.step, self._last[1])
+        self._micro_batches = batch.micro_batches
+        self._at = (batch.step, batch.index + 1)
+        return batch
+
+    def _take_end_of_step(self, message: Dict[str, Any]) -> EndOfStep:
+        assert self._at is not None
+        micro_batches = message["micro_batches"] or self._micro_batches_now()
+        if (message["step"], micro_batches) != self._at:
+            raise self._unexpected("the end of step", message["step"], 0)
+        self._check_digest(message["plan_digest"])
+        self._last = (message["step"], message["plan_digest"])
+        self._at = (message["step"] + 1, 0)
+        self._micro_batches = 0
+        self._digest = b""
+        return EndOfStep(*self._last)
+
+    def _take_end_of_data(self, message: Dict[str, Any]) -> EndOfData:
+        if (message["step"], 0) != self._at:
+            raise self._unexpected("the end of data at step", message["step"], 0)
+        self._last = (message["step"], self._last[1])
+        self._ended = EndOfData(message["step"])
+        return self._ended
+
+    def _take(self, message: Dict[str, Any]) -> Event:
+        if message["batch"] is not None:
+            return self._take_batch(message["batch"])
+        if message["end_of_step"] is not None:
+            return self._take_end_of_step(message["end_of_step"])
+        if message["end_of_data"] is not None:
+            return self._take_end_of_data(message["end_of_data"])
+        raise ProtocolError("the daemon sent an event that this client does not know")
+
+    def _wait(self, deadline: Deadline) -> Optional[Event]:
+        while self._connect(deadline):
+            try:
+                assert self._link.channel is not None
+                message = self._link.channel.stream_next(messages.STREAM_RESPONSE, deadline)
+                if message is None:
+                    return None
+                event = self._take(message)
+                self._link.progress()
+                return event
+            except Error as error:
+                self._failed(error)
+        return None
+
+    def next(self, timeout: Optional[float] = None) -> Optional[Event]:
+        """What comes next: a Batch to be released, EndOfStep, or EndOfData, which stays; None after
+        `timeout` seconds (0: not waiting at all; None: for ever). Batches come in pipeline order, each
+        once. FailedPrecondition when as many are held as there are credits; ProtocolError when the daemon
+        sent anything but what must come next. After any failure the next call tries again, from the same
+        place."""
+        self._enter()
+        if self._ended is not None:
+            return self._ended
+        began = time.monotonic()
+        stuck = self._held() >= self.options.credits and (
+            self._at is None or self._at[1] == 0 or self._at[1] < self._micro_batches_now())
+        try:
+            event = self._wait(began if stuck else after(timeout))
+        finally:
+            self._waited += time.monotonic() - began
+        if event is None and stuck:
+            viewed = sum(not batch.held for batch in self._batches)
+            raise FailedPrecondition(
+                f"all {self.options.credits} batches are held" + (f", {viewed} of them by views" if viewed else "")
+                + "; release one, or open with more credits")
+        if isinstance(event, Batch):
+            event.waited = self._waited
+        if event is not None:
+            self._waited = 0.0
+        return event
+
+    def __iter__(self) -> Iterator[Step]:
+        """Step after step, to the end of the data. A step has to be gone through, or skipped."""
+        while True:
+            event = self.next()
+            if isinstance(event, EndOfData):
+                return
+            assert event is not None
+            step = Step(self, event)
+            yield step
+            if not step.ended and self._at is not None and self._at[0] == step.number:
+                raise FailedPrecondition(f"{step} was not gone through; take all its batches, or call skip()")
+
+    # batches
+
+    def _rewind(self, batch: Batch) -> None:
+        """Moves the position back to a batch whose slot was lost; the stream is opened anew from there."""
+        at = (batch.step, batch.index)
+        if batch.generation != self._generation or self._at is None or at >= self._at:
+            return
+        self._at = at
+        self._micro_batches = batch.micro_batches
+        self._digest = batch.plan_digest
+        self._ended = None
+        self._link.close()
+
+    def _sweep(self) -> None:
+        """Slots of batches that were released while a view was alive, and are not viewed any more."""
+        for batch in self._batches[:]:
+            if not batch.held and not batch.viewed:
+                self._give_back(batch)
+
+    def _release(self, batch: Batch) -> None:
+        batch.held = False
+        if not batch.viewed:
+            self._give_back(batch)
+
+    def _give_back(self, batch: Batch) -> None:
+        self._batches.remove(batch)
+        batch._let_go()
+        if not self._streaming():
+            return  # the next stream is opened with this credit, and knows nothing of the batch
+        request: Dict[str, Any] = {"credits": 1}
+        if batch.connection == self._link.connections:
+            request["released"] = [{"step": batch.step, "dp": batch.dp, "index": batch.index}]
+        try:
+            assert self._link.channel is not None
+            self._link.channel.stream_send(messages.STREAM_REQUEST, request)
+        except Error as error:
+            self._failed(error)
+
+    # steps
+
+    def _check_views(self, step: int) -> None:
+        """A committed step's slots are reused, so nobody may look at them."""
+        self._sweep()
+        for batch in self._batches:
+            if batch.step <= step and batch.viewed:
+                raise FailedPrecondition(f"step {step} is not committed while a view of step {batch.step}, index "
+                                         f"{batch.index} is alive; copy what is needed and drop the view")
+
+    def commit(self, step: int, measured: Iterable[Measured] = ()) -> None:
+        """The optimizer step is done; durable when this returns. Repeated over reconnects until answered;
+        committing twice is fine. LimitReached: the daemon's disk is full; the step is noted, and durable
+        once a later commit returns, so training may go on. Stale as for `next`. With `measured`, one entry
+        for each micro-batch that this rank has a time of, `ballastctl status` shows balance as it was."""
+        self._enter()
+        self._check_views(step)
+        times = [dict(Measured(*one)._asdict()) for one in measured]
+        while True:
+            self._link.advance(None)
+            self._check_generation()
+            try:
+                assert self._link.channel is not None
+                self._link.channel.unary(SERVICE, "Commit", messages.COMMIT_REQUEST,
+                                         {"step": step, "measured": times}, messages.COMMIT_RESPONSE,
+                                         self.options.connect_timeout)
+                self._link.progress()
+                return
+            except Stale as error:
+                raise self._moved(error)
+            except Error as error:
+                if not self._link.lost(error):
+                    raise
+                self._link.lose(error)
+
+    def _ask(self, method: str, request: Schema, fields: Dict[str, Any], response: Schema) -> Dict[str, Any]:
+        """Asks until it is answered, over reconnects; the daemon may take its time."""
+        self._enter()
+        while True:
+            self._link.advance(None)
+            try:
+                assert self._link.channel is not None
+                answer = self._link.channel.unary(SERVICE, method, request, fields, response, None)
+                self._link.progress()
+                return answer
+            except Error as error:
+                if not self._link.lost(error):
+                    raise
+                self._link.lose(error)
+
+    def _placed(self, answer: Dict[str, Any]) -> None:
+        """The rank stands at another step of another generation: no stream is open there yet, and what is
+        held is of another connection as far as releases go."""
+        link, step = self._link, answer["next_step"]
+        assert link.channel is not None and link.job is not None
+        link.channel.stream_drop()
+        link.connections += 1
+        link.job = link.job._replace(next_step=step, generation=answer["generation"], generation_step=step)
+        self._generation = answer["generation"]
+        self._at = (step, 0)
+        self._micro_batches = 0
+        self._ended = None
+        self._digest = answer["plan_digest"]
+
+    def seek(self, step: int, generation: int = 0) -> None:
+        """Goes to a step with the whole job: the first rank to call this opens a new generation, durably,
+        and the others join it by the same step; their `next` and `commit` raise Stale until they do. The
+        next batch is then (step, 0). `generation`: at least this one is opened; 0: the next. Where a daemon
+        may have been replaced, pass the largest job.generation over all ranks + 1. FailedPrecondition:
+        another rank sought another step, and both are named; OutOfRange: beyond the end of the data."""
+        self._placed(self._ask("Seek", messages.SEEK_REQUEST, {"step": step, "generation": generation},
+                               messages.SEEK_RESPONSE))
+
+    def export_state(self, step: int) -> bytes:
+        """The state from which `step` is planned, for the job's checkpoint; mostly below 64 KB. On one
+        rank, before the step after `step` - 1 is 1,000 steps old. NotFound: it is no longer kept;
+        OutOfRange: it is not planned yet."""
+        answer = self._ask("Export", messages.EXPORT_REQUEST, {"step": step}, messages.EXPORT_RESPONSE)
+        state: bytes = answer["state"]
+        return state
+
+    def import_state(self, state: bytes, generation: int = 0) -> None:
+        """`seek` to the step of such a state, whatever this daemon knew before: on a new node with the same
+        corpus, wherever that lies. One rank of a node must, the others may seek the step instead.
+        FailedPrecondition: it is of another job, corpus or version, and the dataset or setting is named;
+        DataLoss: it is damaged; Unimplemented: of a newer format."""
+        self._placed(self._ask("Import", messages.IMPORT_REQUEST, {"state": state, "generation": generation},
+                               messages.IMPORT_RESPONSE))
+
+    # agreement
+
+    def agreement(self) -> bytes:
+        """What ranks compare: generation, step and plan digest, of the step that is under way after a batch
+        or a seek, else of the step that ended last."""
+        step, digest = (self._at[0], self._digest) if self._digest and self._at else self._last
+        return struct.pack("<QQ16s", self._generation or 0, step, digest)
+
+    def agree(self, all_gather: Callable[[bytes], Sequence[bytes]]) -> None:
+        """Whether all ranks of the job, of all nodes, have the same. `all_gather` is given this rank's bytes
+        and returns those of every rank, in rank order. At the same point everywhere, best before the first
+        collective of a step. Disagreement names the ranks that are not like most others."""
+        self._enter()
+        everyone = [bytes(one) for one in all_gather(self.agreement())]
+        if not everyone:
+            raise InvalidArgument("agreement of no ranks")
+        counts = [everyone.count(one) for one in everyone]
+        usual = counts.index(max(counts))
+        odd = [rank for rank, one in enumerate(everyone) if one != everyone[usual]]
+        if not odd:
+            return
+        names = ", ".join(map(str, odd[:32])) + (", ..." if len(odd) > 32 else "")
+        majority = "the majority" if 2 * counts[usual] > len(everyone) else "most others"
+        raise Disagreement(
+            f"rank {names} of {len(everyone)} differ{'s' if len(odd) == 1 else ''} from {majority}: "
+            f"rank {odd[0]} has {_describe(everyone[odd[0]])}, rank {usual} {_describe(everyone[usual])}")
+
+    def __repr__(self) -> str:
+        return f"<ballast.Client {self.options.rank} at {self.options.socket}>"
+
+
+def _describe(record: bytes) -> str:
+    if len(record) != 32:
+        return f"{len(record)} bytes that are no agreement"
+    generation, step, digest = struct.unpack("<QQ16s", record)
+    return f"generation {generation}, step {step}, digest {digest[:4].hex()}"
+
+
+def _unpickle(options: Options) -> Client:
+    client = Client.__new__(Client)
+    client._init(options)
+    return client
+
+
+_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """The child's copies of the sockets would keep its parent's rank alive after the parent is gone."""
+    for client in list(_clients):
+        client._link.drop()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,71 @@
+"""Columns of integers: int64 arrays where numpy is there, lists where not; and tables made of them."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Sequence
+from typing import Any, Callable, Dict, Type
+
+try:
+    import numpy
+except ImportError:  # the standard library will do
+    numpy = None  # type: ignore[assignment]
+
+
+def each(operation: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """operation(a[i], b[i]) for every i; `b` may be one number."""
+    if numpy is not None:
+        return operation(a, b)
+    return list(map(operation, a, itertools.repeat(b) if isinstance(b, int) else b))
+
+
+def any_of(operation: Callable[[Any, Any], Any], a: Any, b: Any) -> bool:
+    """Whether operation(a[i], b[i]) holds for some i."""
+    found = each(operation, a, b)
+    return bool(found.any()) if numpy is not None else any(found)
+
+
+def take(column: Any, index: Any) -> Any:
+    return column[index] if numpy is not None else [column[i] for i in index]
+
+
+def total(column: Any) -> int:
+    return int(column.sum()) if numpy is not None else sum(column)
+
+
+def sums(column: Any) -> Any:
+    """Prefix sums from 0; one more than the column has."""
+    if numpy is None:
+        return list(itertools.accumulate(column, initial=0))
+    out = numpy.zeros(len(column) + 1, numpy.int64)
+    numpy.cumsum(column, out=out[1:])
+    return out
+
+
+def most(column: Any) -> int:
+    return int(max(column)) if len(column) else 0
+
+
+def ends(column: Any, length: Any) -> Any:
+    return each(operator.add, column, length)
+
+
+class Table(Sequence):  # type: ignore[type-arg]
+    """Rows of one kind; each column is an attribute: table.length is the column, table[3].length one."""
+
+    def __init__(self, kind: Type[Any], columns: Dict[str, Any]):
+        self.kind = kind
+        self.columns = {name: columns[name] for name in kind._fields}
+        self.__dict__.update(self.columns)
+
+    def __getattr__(self, name: str) -> Any:  # only for what __init__ did not set
+        raise AttributeError(f"a table of {self.kind.__name__} has no column {name}")
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return Table(self.kind, {name: column[at] for name, column in self.columns.items()})
+        return self.kind(*(int(column[at]) for column in self.columns.values()))

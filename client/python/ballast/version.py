@@ -1,0 +1,3 @@
+"""The version of the project; a test compares it with CMakeLists.txt."""
+
+__version__ = "0.1.0"

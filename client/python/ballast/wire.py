@@ -1,0 +1,298 @@
+"""Protocol buffers, as far as the wire of ballastd needs them: schemas as tables, bytes in and out.
+
+A message is a dictionary of its fields; absent ones have their defaults, absent sub-messages are None.
+Repeated sub-messages that hold nothing but numbers (documents, fragments, tiles, transfers) come as a
+`Rows` of bytes, turned into columns by `columns()`: all varints at once where numpy is there. Unknown
+fields, and known ones of another wire type, are passed over, as protocol buffers want it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Sequence, Tuple, Union
+
+from .errors import ProtocolError
+
+try:
+    import numpy
+except ImportError:  # the standard library will do
+    numpy = None  # type: ignore[assignment]
+
+U32, U64, BYTES, STRING, MESSAGE, ROWS, NUMBERS, MESSAGES, BOOL, I64 = range(10)
+_VARINTS = (U32, U64, BOOL, I64)
+_DEFAULTS = {U32: 0, U64: 0, I64: 0, BOOL: False, BYTES: b"", STRING: "", MESSAGE: None}
+
+
+class Schema:
+    """name -> (number, kind[, schema of the sub-message])."""
+
+    def __init__(self, name: str, **fields: Tuple[Any, ...]):
+        self.name = name
+        self.fields = fields
+        self.by_tag: Dict[int, Tuple[str, int, Any]] = {}
+        for field, (number, kind, *sub) in fields.items():
+            entry = (field, kind, sub[0] if sub else None)
+            self.by_tag[number << 3 | (0 if kind in _VARINTS else 2)] = entry
+            if kind == NUMBERS:  # packed or one by one
+                self.by_tag[number << 3] = entry
+        self.defaults = {f: _DEFAULTS[s[1]] for f, s in fields.items() if s[1] in _DEFAULTS}
+        self.lists = [f for f, s in fields.items() if s[1] in (NUMBERS, MESSAGES)]
+        self.rows = [(f, s[2]) for f, s in fields.items() if s[1] == ROWS]
+
+
+class Rows:
+    """Repeated sub-messages of numbers, still encoded: each with its tag and length."""
+
+    __slots__ = ("schema", "tag", "parts", "count")
+
+    def __init__(self, schema: Schema, tag: int):
+        self.schema = schema
+        self.tag = tag
+        self.parts: List[bytes] = []
+        self.count = 0
+
+
+def _broken(what: str) -> ProtocolError:
+    return ProtocolError(f"the daemon sent a message that does not unpack: {what}")
+
+
+def varint(data: bytes, at: int, end: int) -> Tuple[int, int]:
+    """(value, where the next byte is); at most 64 bits."""
+    value = shift = 0
+    while at < end:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at
+        shift += 7
+        if shift > 63:
+            raise _broken("a number of more than 64 bits")
+    raise _broken("it ends within a number")
+
+
+def _skip(data: bytes, at: int, end: int, tag: int) -> int:
+    """Where the field of an unknown tag ends."""
+    kind = tag & 7
+    if tag >> 3 == 0:
+        raise _broken("field 0")
+    if kind == 0:
+        return varint(data, at, end)[1]
+    if kind == 2:
+        size, at = varint(data, at, end)
+    elif kind in (1, 5):
+        size = 8 if kind == 1 else 4
+    else:
+        raise _broken(f"wire type {kind}")
+    if size > end - at:
+        raise _broken("a field beyond its end")
+    return at + size
+
+
+def _take_rows(rows: Rows, data: bytes, begin: int, at: int, end: int, tag: int) -> int:
+    """From the tag at `begin`: this sub-message and all of its kind that follow directly."""
+    while True:
+        size, at = varint(data, at, end)
+        if size > end - at:
+            raise _broken("a field beyond its end")
+        at += size
+        rows.count += 1
+        while at + 1 < end and data[at] == tag and data[at + 1] < 0x80:  # as nearly always
+            at += 2 + data[at + 1]
+            rows.count += 1
+        if at > end:
+            raise _broken("a field beyond its end")
+        if at == end or data[at] != tag:
+            rows.parts.append(data[begin:at])
+            return at
+        at += 1
+
+
+def _take(record: Dict[str, Any], field: Tuple[str, int, Any], data: bytes, at: int, end: int) -> None:
+    name, kind, sub = field
+    if kind == MESSAGE:
+        before = record[name]
+        record[name] = decode(sub, data, at, end, before)
+    elif kind == MESSAGES:
+        record[name].append(decode(sub, data, at, end))
+    elif kind == BYTES:
+        record[name] = data[at:end]
+    elif kind == STRING:
+        record[name] = data[at:end].decode("utf-8", "replace")
+    else:  # packed numbers
+        numbers = record[name]
+        while at < end:
+            value, at = varint(data, at, end)
+            numbers.append(value)
+
+
+def decode(schema: Schema, data: bytes, at: int = 0, end: int = -1,
+           into: Union[Dict[str, Any], None] = None) -> Dict[str, Any]:
+    """The fields of a message; ProtocolError for bytes that are none."""
+    if into is None:
+        into = dict(schema.defaults)
+        for name in schema.lists:
+            into[name] = []
+        for name, sub in schema.rows:
+            into[name] = Rows(sub, schema.fields[name][0] << 3 | 2)
+    end = len(data) if end < 0 else end
+    by_tag = schema.by_tag
+    while at < end:
+        begin = at
+        tag = data[at]
+        at += 1
+        if tag >= 0x80:
+            tag, at = varint(data, begin, end)
+        field = by_tag.get(tag)
+        if field is None:
+            at = _skip(data, at, end, tag)
+            continue
+        kind = field[1]
+        if kind == ROWS:
+            at = _take_rows(into[field[0]], data, begin, at, end, tag)
+            continue
+        value, at = varint(data, at, end)
+        if tag & 7 == 2:
+            if value > end - at:
+                raise _broken("a field beyond its end")
+            _take(into, field, data, at, at + value)
+            at += value
+        elif kind == NUMBERS:
+            into[field[0]].append(value)
+        else:
+            into[field[0]] = value & 0xFFFFFFFF if kind == U32 else bool(value) if kind == BOOL else value
+    return into
+
+
+def _columns_slow(schema: Schema, rows: Sequence[Rows], count: int) -> Dict[str, List[int]]:
+    """One message after the other."""
+    columns = {name: [0] * count for name in schema.fields}
+    row = 0
+    for part in (part for some in rows for part in some.parts):
+        at, end = 0, len(part)
+        while at < end:
+            _, at = varint(part, at, end)
+            size, at = varint(part, at, end)
+            for name, value in decode(schema, part, at, at + size).items():
+                columns[name][row] = value
+            row += 1
+            at += size
+    return columns
+
+
+def _varints(data: Any) -> Any:
+    """(values, where each ends), of bytes that are varints without a gap; None if they are not."""
+    ends = numpy.flatnonzero(data < 0x80)
+    if len(ends) == 0 or ends[-1] != len(data) - 1:
+        return None
+    starts = numpy.empty_like(ends)
+    starts[0] = 0
+    numpy.add(ends[:-1], 1, out=starts[1:])
+    more = ends - starts
+    longest = int(more.max())
+    if longest > 9:
+        return None
+    bits = (data & 0x7F).astype(numpy.uint64)
+    values = bits[starts]
+    for k in range(1, longest + 1):
+        at = numpy.flatnonzero(more >= k)
+        values[at] |= bits[starts[at] + k] << numpy.uint64(7 * k)
+    return values, ends
+
+
+def _columns_fast(schema: Schema, rows: Sequence[Rows], count: int) -> Any:
+    """All at once: tag, value, tag, value, ..., where a header is (tag, size). None if anything in the
+    bytes is not that simple."""
+    parts = [part for some in rows for part in some.parts]
+    data = numpy.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), numpy.uint8)
+    found = _varints(data)
+    if found is None or len(found[0]) % 2 != 0:
+        return None
+    values, ends = found
+    tags = values[0::2]
+    values = values[1::2]
+    heads = numpy.flatnonzero(tags == rows[0].tag)
+    if len(heads) != count or heads[0] != 0:
+        return None
+    # each message is as long as its header says, so that none of them holds another's rows
+    after = ends[1::2][heads]  # the last byte of each header
+    stops = numpy.empty_like(after)
+    stops[:-1] = ends[0::2][heads[1:]] - 1
+    stops[-1] = len(data) - 1
+    if (after + values[heads].astype(numpy.int64) != stops).any():
+        return None
+    number = (tags >> numpy.uint64(3)).astype(numpy.intp)
+    plain = (tags & numpy.uint64(7)) == 0
+    plain[heads] = True
+    most = max(spec[0] for spec in schema.fields.values())
+    if not plain.all() or (number == 0).any():
+        return None
+    number[number > most] = 0
+    number[heads] = 0
+    sizes = numpy.diff(numpy.append(heads, len(tags)))
+    table = numpy.zeros((most + 1, count), numpy.uint64)
+    table[number, numpy.repeat(numpy.arange(count), sizes)] = values
+    columns = {}
+    for name, spec in schema.fields.items():
+        column = table[spec[0]]
+        columns[name] = column & numpy.uint64(0xFFFFFFFF) if spec[1] == U32 else column
+    return columns
+
+
+def columns(schema: Schema, rows: Sequence[Rows]) -> Dict[str, Any]:
+    """name -> values of all messages of `rows` (one schema and tag), as int64 arrays or lists. Numbers
+    beyond 63 bits make no sense in any of these columns and are refused."""
+    count = sum(some.count for some in rows)
+    found = None
+    if numpy is not None and count > 0:
+        found = _columns_fast(schema, rows, count)
+    if found is None:
+        found = _columns_slow(schema, rows, count)
+    if numpy is None:
+        if any(value >> 63 for column in found.values() for value in column):
+            raise _broken("a number of 64 bits where none is that large")
+        return found
+    out = {name: numpy.asarray(column, numpy.uint64).view(numpy.int64) for name, column in found.items()}
+    if any((column < 0).any() for name, column in out.items() if schema.fields[name][1] == U64):
+        raise _broken("a number of 64 bits where none is that large")
+    return out
+
+
+def _put_varint(out: bytearray, value: int) -> None:
+    value &= 0xFFFFFFFFFFFFFFFF
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _put_bytes(out: bytearray, number: int, data: bytes) -> None:
+    _put_varint(out, number << 3 | 2)
+    _put_varint(out, len(data))
+    out += data
+
+
+def encode(schema: Schema, fields: Dict[str, Any]) -> bytes:
+    """The canonical bytes: fields in the order of their numbers, defaults left out."""
+    out = bytearray()
+    for name in sorted(fields, key=lambda name: schema.fields[name][0]):
+        number, kind, *sub = schema.fields[name]
+        value = fields[name]
+        if kind == MESSAGE:
+            if value is not None:
+                _put_bytes(out, number, encode(sub[0], value))
+        elif kind in (MESSAGES, ROWS):
+            for one in value:
+                _put_bytes(out, number, encode(sub[0], one))
+        elif kind == NUMBERS:
+            packed = bytearray()
+            for one in value:
+                _put_varint(packed, one)
+            if packed:
+                _put_bytes(out, number, packed)
+        elif kind in (BYTES, STRING):
+            if value:
+                _put_bytes(out, number, value.encode() if kind == STRING else bytes(value))
+        elif value:
+            _put_varint(out, number << 3)
+            _put_varint(out, int(value))
+    return bytes(out)
