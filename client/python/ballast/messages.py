@@ -15,7 +15,7 @@ PARTS = {"plan": 1, "tokens": 2, "labels": 3}
 
 HELLO_REQUEST = Schema(
     "HelloRequest", protocol_min=(1, U32), protocol_max=(2, U32), rank=(3, MESSAGE, RANK),
-    parts=(4, NUMBERS), job_digest=(5, BYTES), client=(6, STRING))
+    parts=(4, NUMBERS), job_digest=(5, BYTES), client=(6, STRING), committed_step=(7, U64), generation=(8, U64))
 HELLO_RESPONSE = Schema(
     "HelloResponse", protocol=(1, U32), daemon=(2, STRING), job_digest=(3, BYTES), mesh=(4, MESSAGE, MESH),
     next_step=(5, U64), micro_batches=(6, U32), tokens_max=(7, U64), token_bytes=(8, U32),
