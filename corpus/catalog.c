@@ -34,8 +34,28 @@ static int check_entries(const struct catalog_entry *entries, uint32_t count, st
     return 0;
 }
 
+/* From the progress of one dataset to that of all. */
+struct share {
+    const struct dataset_watch *watch;
+    uint32_t done, count;
+};
+
+static int share_progress(void *context, uint32_t ppm) {
+    const struct share *share = context;
+    uint64_t all = (uint64_t)share->done * 1000000 + ppm;
+    return share->watch->progress(share->watch->context, (uint32_t)(all / share->count));
+}
+
 int catalog_open(const struct catalog_entry *entries, uint32_t count, struct catalog **out,
                  struct error *error) {
+    return catalog_open_watched(entries, count, NULL, out, error);
+}
+
+int catalog_open_watched(const struct catalog_entry *entries, uint32_t count,
+                         const struct dataset_watch *watch, struct catalog **out,
+                         struct error *error) {
+    struct share share = {.watch = watch, .count = count};
+    const struct dataset_watch part = {.progress = share_progress, .context = &share};
     int rc = check_entries(entries, count, error);
     if (rc < 0) {
         return rc;
@@ -47,7 +67,9 @@ int catalog_open(const struct catalog_entry *entries, uint32_t count, struct cat
     for (; catalog->count < count; catalog->count++) {
         const struct catalog_entry *entry = &entries[catalog->count];
         struct slot *slot = &catalog->slots[catalog->count];
-        rc = dataset_open(entry->name, entry->prefix, &slot->dataset, error);
+        share.done = catalog->count;
+        rc = dataset_open_watched(entry->name, entry->prefix, watch == NULL ? NULL : &part,
+                                  &slot->dataset, error);
         if (rc < 0) {
             catalog_close(catalog);
             return rc;

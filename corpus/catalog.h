@@ -20,6 +20,11 @@ struct catalog;
  * dataset_open refused first. */
 int catalog_open(const struct catalog_entry *entries, uint32_t count, struct catalog **out,
                  struct error *error);
+
+/* The same; `watch` (NULL: nobody) is told how far all of them are and may end it. */
+int catalog_open_watched(const struct catalog_entry *entries, uint32_t count,
+                         const struct dataset_watch *watch, struct catalog **out,
+                         struct error *error);
 void catalog_close(struct catalog *catalog);
 
 uint32_t catalog_count(const struct catalog *catalog);

@@ -31,9 +31,15 @@ struct dataset {
     char *name;
     char *prefix;
     char *bin_path;
+    char *index_path;
+    int index_fd; /* -1 once the index is in memory whole */
     int bin_fd;
     uint64_t bin_bytes;
+    struct megatron_file index_file;
     struct megatron_index index;
+    XXH3_state_t *hash;                /* of what the fingerprint takes from the index */
+    const struct dataset_watch *watch; /* while opening; NULL: nobody looks */
+    uint64_t index_read;               /* bytes, while opening */
     struct fingerprint fingerprint;
 };
 
@@ -53,10 +59,31 @@ static int read_all(int fd, uint64_t offset, void *to, size_t count, size_t *hav
     return 0;
 }
 
+/* In millionths; a second pass over offsets is not foreseen, so never all. */
+static int tell_watch(struct dataset *dataset, size_t count) {
+    const struct dataset_watch *watch = dataset->watch;
+    dataset->index_read += count;
+    if (watch == NULL || dataset->index_file.bytes == 0) {
+        return 0;
+    }
+    uint64_t ppm = dataset->index_read * 1000 / dataset->index_file.bytes * 1000;
+    return watch->progress(watch->context, ppm < 999999 ? (uint32_t)ppm : 999999);
+}
+
 static int read_index_file(const struct megatron_file *file, uint64_t offset, void *to,
                            size_t count) {
+    struct dataset *dataset = file->context;
     size_t have;
-    return read_all(*(const int *)file->context, offset, to, count, &have);
+    int rc = read_all(dataset->index_fd, offset, to, count, &have);
+    if (rc == 0 && dataset->watch != NULL) {
+        rc = tell_watch(dataset, count);
+    }
+    return rc;
+}
+
+static void hash_index(const struct megatron_file *file, const void *bytes, size_t count) {
+    const struct dataset *dataset = file->context;
+    XXH3_128bits_update(dataset->hash, bytes, count);
 }
 
 static int refuse_path(const char *path, int code, const struct foreign_format *foreign,
@@ -86,33 +113,78 @@ static int open_file(const char *path, int *fd, uint64_t *bytes, struct error *e
     return 0;
 }
 
-static int load_index(struct dataset *dataset, struct error *error) {
-    char *path = NULL;
-    int fd = -1;
-    struct megatron_file file = {.read = read_index_file, .context = &fd};
-    if (asprintf(&path, "%s.idx", dataset->prefix) < 0) {
-        return error_set(error, -ENOMEM, "no memory for a path; free some memory");
+static void hash_u64(XXH3_state_t *state, uint64_t value) {
+    value = htole64(value);
+    XXH3_128bits_update(state, &value, sizeof value);
+}
+
+/* The fingerprint begins with what the header says, then takes what is seen of the index. */
+static int begin_hash(struct dataset *dataset, struct error *error) {
+    const struct megatron_file *file = &dataset->index_file;
+    struct megatron_header header;
+    dataset->hash = XXH3_createState();
+    if (dataset->hash == NULL) {
+        return error_set(error, -ENOMEM, "no memory for a hash; free some memory");
     }
-    file.path = path;
-    int rc = open_file(path, &fd, &file.bytes, error);
+    int rc = megatron_header_read(file, &header, error);
+    if (rc == 0) {
+        XXH3_128bits_reset_withSeed(dataset->hash, FINGERPRINT_SEED);
+        hash_u64(dataset->hash, dataset->bin_bytes);
+        hash_u64(dataset->hash, header.dtype);
+        hash_u64(dataset->hash, header.sequences);
+    }
+    return rc;
+}
+
+static int open_files(struct dataset *dataset, struct error *error) {
+    uint64_t bytes = 0;
+    int rc = open_file(dataset->index_path, &dataset->index_fd, &bytes, error);
     if (rc == -ENOENT) {
-        rc = refuse_path(path, rc, foreign_by_path(dataset->prefix), error);
+        rc = refuse_path(dataset->index_path, rc, foreign_by_path(dataset->prefix), error);
     }
     if (rc == 0) {
         rc = open_file(dataset->bin_path, &dataset->bin_fd, &dataset->bin_bytes, error);
     }
-    if (rc == 0) {
-        rc = megatron_index_init(&dataset->index, &file, dataset->bin_path, dataset->bin_bytes,
-                                 error);
-    }
-    if (fd >= 0) {
-        close(fd);
-    }
-    free(path);
+    dataset->index_file = (struct megatron_file){.path = dataset->index_path,
+                                                 .bytes = bytes,
+                                                 .read = read_index_file,
+                                                 .seen = hash_index,
+                                                 .context = dataset};
     return rc;
 }
 
+static int load_index(struct dataset *dataset, const struct dataset_watch *watch,
+                      struct error *error) {
+    int rc = open_files(dataset, error);
+    if (rc == 0) {
+        rc = begin_hash(dataset, error);
+    }
+    dataset->watch = watch;
+    if (rc == 0) {
+        rc = megatron_index_init(&dataset->index, &dataset->index_file, dataset->bin_path,
+                                 dataset->bin_bytes, error);
+    }
+    dataset->watch = NULL;
+    if (rc == 0 && windows_resident(dataset->index.windows)) {
+        close(dataset->index_fd);
+        dataset->index_fd = -1;
+    }
+    return rc;
+}
+
+static bool set_path(char **out, const char *prefix, const char *suffix) {
+    if (asprintf(out, "%s.%s", prefix, suffix) < 0) {
+        *out = NULL;
+    }
+    return *out != NULL;
+}
+
 int dataset_open(const char *name, const char *prefix, struct dataset **out, struct error *error) {
+    return dataset_open_watched(name, prefix, NULL, out, error);
+}
+
+int dataset_open_watched(const char *name, const char *prefix, const struct dataset_watch *watch,
+                         struct dataset **out, struct error *error) {
     struct dataset *dataset = calloc(1, sizeof *dataset);
     int rc = -ENOMEM;
     if (dataset == NULL) {
@@ -120,16 +192,17 @@ int dataset_open(const char *name, const char *prefix, struct dataset **out, str
         goto fail;
     }
     dataset->bin_fd = -1;
+    dataset->index_fd = -1;
     pthread_mutex_init(&dataset->fingerprint.mutex, NULL);
     dataset->name = strdup(name);
     dataset->prefix = strdup(prefix);
     if (dataset->name == NULL || dataset->prefix == NULL ||
-        asprintf(&dataset->bin_path, "%s.bin", prefix) < 0) {
-        dataset->bin_path = NULL;
+        !set_path(&dataset->bin_path, prefix, "bin") ||
+        !set_path(&dataset->index_path, prefix, "idx")) {
         error_set(error, rc, "no memory; free some memory");
         goto fail;
     }
-    rc = load_index(dataset, error);
+    rc = load_index(dataset, watch, error);
     if (rc < 0) {
         goto fail;
     }
@@ -150,7 +223,12 @@ void dataset_close(struct dataset *dataset) {
     if (dataset->bin_fd >= 0) {
         close(dataset->bin_fd);
     }
+    if (dataset->index_fd >= 0) {
+        close(dataset->index_fd);
+    }
+    XXH3_freeState(dataset->hash);
     pthread_mutex_destroy(&dataset->fingerprint.mutex);
+    free(dataset->index_path);
     free(dataset->bin_path);
     free(dataset->prefix);
     free(dataset->name);
@@ -195,35 +273,28 @@ uint8_t dataset_dtype(const struct dataset *dataset) {
 
 uint32_t dataset_length(const struct dataset *dataset, uint64_t i) {
     assert(i < dataset->index.documents);
-    return dataset->index.lengths[i];
+    return megatron_index_length(&dataset->index, i);
 }
 
 uint64_t dataset_offset(const struct dataset *dataset, uint64_t i) {
     return megatron_index_offset(&dataset->index, i);
 }
 
+uint32_t dataset_longest(const struct dataset *dataset) {
+    return dataset->index.longest;
+}
+
+int dataset_failed(const struct dataset *dataset, struct error *error) {
+    int code = windows_failed(dataset->index.windows, error);
+    if (code < 0 && error != NULL) {
+        (void)error_prefix(error, "corpus '%s'", dataset->name);
+    }
+    return code;
+}
+
 int dataset_read(const struct dataset *dataset, uint64_t offset, void *to, size_t count,
                  size_t *have) {
     return read_all(dataset->bin_fd, offset, to, count, have);
-}
-
-static void hash_u64(XXH3_state_t *state, uint64_t value) {
-    value = htole64(value);
-    XXH3_128bits_update(state, &value, sizeof value);
-}
-
-static void hash_lengths(XXH3_state_t *state, const struct megatron_index *index) {
-    uint32_t chunk[1024];
-    for (uint64_t i = 0; i < index->documents;) {
-        size_t count = 0;
-        while (count < sizeof chunk / sizeof chunk[0] && i < index->documents) {
-            chunk[count++] = htole32(index->lengths[i++]);
-        }
-        XXH3_128bits_update(state, chunk, count * sizeof chunk[0]);
-    }
-    for (uint64_t i = 0; index->offsets != NULL && i < index->documents; i++) {
-        hash_u64(state, index->offsets[i]);
-    }
 }
 
 /* One sample from each 64th of the file, at a keyed place in it; all of it when it is small. */
@@ -258,11 +329,7 @@ static int compute_fingerprint(const struct dataset *dataset, uint8_t out[16],
     if (state == NULL) {
         return error_set(error, -ENOMEM, "no memory for a hash; free some memory");
     }
-    XXH3_128bits_reset_withSeed(state, FINGERPRINT_SEED);
-    hash_u64(state, dataset->bin_bytes);
-    hash_u64(state, dataset->index.dtype);
-    hash_u64(state, dataset->index.documents);
-    hash_lengths(state, &dataset->index);
+    XXH3_copyState(state, dataset->hash);
     for (uint32_t i = 0; i < SAMPLES && rc == 0; i++) {
         rc = hash_sample(state, dataset, i, error);
     }

@@ -17,6 +17,16 @@ struct dataset;
 /* `prefix` is the path without .idx/.bin; `name` is for messages. On success *out is the caller's
  * until dataset_close (which takes NULL). */
 int dataset_open(const char *name, const char *prefix, struct dataset **out, struct error *error);
+
+/* Is told how far opening is, in millionths, which never fall; a negative errno, ECANCELED say,
+ * ends it with that. Called from the thread that opens. */
+struct dataset_watch {
+    int (*progress)(void *context, uint32_t ppm);
+    void *context;
+};
+
+int dataset_open_watched(const char *name, const char *prefix, const struct dataset_watch *watch,
+                         struct dataset **out, struct error *error);
 void dataset_close(struct dataset *dataset);
 
 const char *dataset_name(const struct dataset *dataset);
@@ -32,9 +42,18 @@ uint64_t dataset_bin_bytes(const struct dataset *dataset);
 uint32_t dataset_width(const struct dataset *dataset);
 uint8_t dataset_dtype(const struct dataset *dataset);
 
-/* Tokens of document i and byte offset of its first token; i < documents. */
+/* Tokens of document i and byte offset of its first token; i < documents. Of a large index (over 4
+ * million documents) they are read from the file, through windows; where that is not possible any
+ * more, 0 tokens at an offset behind the end of the file (corpus/windows.h). */
 uint32_t dataset_length(const struct dataset *dataset, uint64_t i);
 uint64_t dataset_offset(const struct dataset *dataset, uint64_t i);
+
+/* Tokens of the longest document; 0 without any. */
+uint32_t dataset_longest(const struct dataset *dataset);
+
+/* 0, or why lengths and offsets have become unknown since open: what was planned with them is not
+ * to be used. -EBADMSG changed, or what reading said. Stays. */
+int dataset_failed(const struct dataset *dataset, struct error *error);
 
 /* Reads `count` bytes of .bin, blocking: for tools; batches go through corpus/reader.h. -EIO also
  * where the file ends. *have: bytes that came, also on failure. */

@@ -1,5 +1,6 @@
-/* megatron: see megatron.h. Arrays are read front to back through small buffers and copied out of
- * them element by element: from offset 34 on nothing is aligned. */
+/* megatron: see megatron.h. Arrays are read front to back through small buffers and looked at
+ * there by blocks, aligned since each array begins a buffer. A block is a window's worth of
+ * documents; what is wrong in one is looked for again element by element. */
 #include "corpus/megatron.h"
 #include "corpus/foreign.h"
 
@@ -7,7 +8,6 @@
 #include <endian.h>
 #include <inttypes.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define FAIRSEQ_HEADER_BYTES 26u
@@ -54,7 +54,7 @@ struct load {
     struct layout layout;
     const char *bin_path;
     uint64_t bin_bytes;
-    bool swapped; /* read the arrays as big endian */
+    bool swapped; /* read the arrays as big endian; nothing is kept then */
     struct megatron_index *index;
     struct error *error;
 };
@@ -63,16 +63,10 @@ uint32_t megatron_width(uint8_t dtype) {
     return dtype < DTYPE_COUNT ? dtype_rows[dtype].width : 0;
 }
 
-static uint64_t decode_u64(const uint8_t *bytes, bool big_endian) {
+static uint64_t decode_u64(const uint8_t *bytes) {
     uint64_t value;
     memcpy(&value, bytes, sizeof value);
-    return big_endian ? be64toh(value) : le64toh(value);
-}
-
-static uint32_t decode_u32(const uint8_t *bytes, bool big_endian) {
-    uint32_t value;
-    memcpy(&value, bytes, sizeof value);
-    return big_endian ? be32toh(value) : le32toh(value);
+    return le64toh(value);
 }
 
 static void encode_u64(uint8_t *out, uint64_t value) {
@@ -101,6 +95,11 @@ static int file_read(const struct megatron_file *file, uint64_t offset, void *to
     return 0;
 }
 
+static int load_read_again(const void *context, uint64_t offset, void *to, size_t count) {
+    const struct megatron_file *file = context;
+    return file->read(file, offset, to, count);
+}
+
 static int refuse_magic(const struct megatron_file *file, const uint8_t *head, size_t count,
                         struct error *error) {
     const struct foreign_format *foreign = foreign_by_head(head, count, file->bytes);
@@ -120,7 +119,7 @@ static int refuse_magic(const struct megatron_file *file, const uint8_t *head, s
 
 static int check_version(const struct megatron_file *file, const uint8_t *header,
                          struct error *error) {
-    uint64_t version = decode_u64(header + VERSION_AT, false);
+    uint64_t version = decode_u64(header + VERSION_AT);
     if (version != 1) {
         return error_set(error, -ENOSYS,
                          "%s: version %" PRIu64 " at offset %u, only version 1 is known; %s",
@@ -202,7 +201,7 @@ static int read_header(const struct megatron_file *file, struct layout *layout,
                          have, MEGATRON_HEADER_BYTES, COPY_AGAIN);
     }
     layout->dtype = header[DTYPE_AT];
-    layout->sequences = decode_u64(header + SEQUENCES_AT, false);
+    layout->sequences = decode_u64(header + SEQUENCES_AT);
     if ((rc = check_version(file, header, error)) < 0 ||
         (rc = check_dtype(file, header, error)) < 0 ||
         (rc = check_sequences(file, layout->sequences, error)) < 0) {
@@ -219,8 +218,18 @@ static int read_header(const struct megatron_file *file, struct layout *layout,
         return error_set(error, -EBADMSG, "%s: %zu bytes, the header alone has %u; %s", file->path,
                          have, MEGATRON_HEADER_BYTES, COPY_AGAIN);
     }
-    layout->entries = decode_u64(header + ENTRIES_AT, false);
+    layout->entries = decode_u64(header + ENTRIES_AT);
     return check_entries(file, layout, error);
+}
+
+int megatron_header_read(const struct megatron_file *file, struct megatron_header *out,
+                         struct error *error) {
+    struct layout layout = {0};
+    int rc = read_header(file, &layout, error);
+    if (rc == 0) {
+        *out = (struct megatron_header){.dtype = layout.dtype, .sequences = layout.sequences};
+    }
+    return rc;
 }
 
 /* One array, read front to back. */
@@ -230,7 +239,7 @@ struct array {
     uint64_t end_at;
     size_t at;
     size_t filled;
-    uint8_t chunk[32768]; /* a multiple of every element's width */
+    _Alignas(uint64_t) uint8_t chunk[64 * WINDOW_DOCUMENTS]; /* whole blocks of every width */
 };
 
 static void array_init(struct array *array, const struct load *load, uint64_t at, uint64_t count,
@@ -256,20 +265,44 @@ static int array_refill(struct array *array) {
     return 0;
 }
 
-/* Inlined, so that the width is a constant: an index has tens of millions of elements. */
-__attribute__((always_inline)) static inline int array_take(struct array *array, size_t width,
-                                                            uint64_t *out) {
-    if (__builtin_expect(array->at == array->filled, 0)) {
+/* The next `count` elements, at most WINDOW_DOCUMENTS, which never straddle two chunks. */
+static int array_block(struct array *array, size_t count, size_t width, uint8_t **out) {
+    *out = array->chunk;
+    if (array->at == array->filled) {
         int rc = array_refill(array);
         if (rc < 0) {
             return rc;
         }
     }
-    const uint8_t *bytes = array->chunk + array->at;
-    *out = width == LENGTH_BYTES ? decode_u32(bytes, array->load->swapped)
-                                 : decode_u64(bytes, array->load->swapped);
-    array->at += width;
+    assert(count * width <= array->filled - array->at);
+    *out = array->chunk + array->at;
+    array->at += count * width;
     return 0;
+}
+
+/* Borrowed until the next call. */
+static int array_u32(struct array *array, size_t count, const uint32_t **out) {
+    uint8_t *bytes;
+    int rc = array_block(array, count, LENGTH_BYTES, &bytes);
+    *out = (uint32_t *)(void *)bytes;
+    for (size_t i = 0; rc == 0 && array->load->swapped && i < count; i++) {
+        ((uint32_t *)(void *)bytes)[i] = be32toh((*out)[i]);
+    }
+    return rc;
+}
+
+static int array_u64(struct array *array, size_t count, const uint64_t **out) {
+    uint8_t *bytes;
+    int rc = array_block(array, count, OFFSET_BYTES, &bytes);
+    *out = (uint64_t *)(void *)bytes;
+    for (size_t i = 0; rc == 0 && array->load->swapped && i < count; i++) {
+        ((uint64_t *)(void *)bytes)[i] = be64toh((*out)[i]);
+    }
+    return rc;
+}
+
+static size_t block_size(uint64_t total, uint64_t from) {
+    return total - from < WINDOW_DOCUMENTS ? (size_t)(total - from) : WINDOW_DOCUMENTS;
 }
 
 static int refuse_entry(const struct load *load, uint64_t i, uint64_t value, const char *rule) {
@@ -278,6 +311,27 @@ static int refuse_entry(const struct load *load, uint64_t i, uint64_t value, con
                      ", is %" PRId64 " and should be %s (%" PRIu64 " sequences); %s",
                      load->file->path, i, load->layout.entries_at + i * OFFSET_BYTES,
                      (int64_t)value, rule, load->layout.sequences, COPY_AGAIN);
+}
+
+/* Entries from number `from` on, `before` being the one before them. */
+static int check_entry_block(const struct load *load, uint64_t from, const uint64_t *entries,
+                             size_t count, uint64_t before) {
+    uint64_t signs = entries[0];
+    for (size_t i = 1; i < count; i++) {
+        signs |= entries[i] | (entries[i] - entries[i - 1]);
+    }
+    bool sound = signs >> 63 == 0 && (from > 0 || entries[0] == 0) && entries[0] >= before &&
+                 entries[count - 1] <= load->layout.sequences;
+    for (size_t i = 0; !sound && i < count; i++) {
+        if (from + i == 0 && entries[i] != 0) {
+            return refuse_entry(load, 0, entries[i], "0, as the first");
+        }
+        if (entries[i] < before || entries[i] > load->layout.sequences) {
+            return refuse_entry(load, from + i, entries[i], "between the one before and the last");
+        }
+        before = entries[i];
+    }
+    return 0;
 }
 
 static int check_document_array(const struct load *load) {
@@ -291,21 +345,19 @@ static int check_document_array(const struct load *load) {
                          load->file->path, ENTRIES_AT, COPY_AGAIN);
     }
     struct array entries;
+    const uint64_t *block;
     array_init(&entries, load, layout->entries_at, layout->entries, OFFSET_BYTES);
     uint64_t before = 0;
-    for (uint64_t i = 0; i < layout->entries; i++) {
-        uint64_t entry = 0;
-        int rc = array_take(&entries, OFFSET_BYTES, &entry);
+    for (uint64_t from = 0; from < layout->entries; from += WINDOW_DOCUMENTS) {
+        size_t count = block_size(layout->entries, from);
+        int rc = array_u64(&entries, count, &block);
+        if (rc == 0) {
+            rc = check_entry_block(load, from, block, count, before);
+        }
         if (rc < 0) {
             return rc;
         }
-        if (i == 0 && entry != 0) {
-            return refuse_entry(load, i, entry, "0, as the first");
-        }
-        if (entry < before || entry > layout->sequences) {
-            return refuse_entry(load, i, entry, "between the one before and the last");
-        }
-        before = entry;
+        before = block[count - 1];
     }
     if (before != layout->sequences) {
         return refuse_entry(load, layout->entries - 1, before, "all sequences, as the last");
@@ -315,46 +367,61 @@ static int check_document_array(const struct load *load) {
 
 static int allocate(struct load *load) {
     struct megatron_index *index = load->index;
-    size_t documents = (size_t)load->layout.sequences;
-    index->dtype = load->layout.dtype;
+    const struct layout *layout = &load->layout;
+    index->dtype = layout->dtype;
     index->width = megatron_width(index->dtype);
-    index->documents = load->layout.sequences;
-    index->lengths = calloc(documents + 1, sizeof *index->lengths);
-    index->totals = calloc(documents / MEGATRON_STRIDE + 1, sizeof *index->totals);
-    if (index->lengths == NULL || index->totals == NULL) {
+    index->documents = layout->sequences;
+    if (load->swapped) {
+        return 0;
+    }
+    const struct windows_file file = {.path = load->file->path,
+                                      .lengths_at = layout->lengths_at,
+                                      .offsets_at = layout->offsets_at,
+                                      .read = load_read_again,
+                                      .context = load->file};
+    index->windows = windows_create(&file, layout->sequences, index->width);
+    if (index->windows == NULL) {
         return error_set(load->error, -ENOMEM,
-                         "%s: no memory for the lengths of %zu documents; free some memory",
-                         load->file->path, documents);
+                         "%s: no memory for the lengths of %" PRIu64 " documents; free some memory",
+                         load->file->path, layout->sequences);
     }
     return 0;
 }
 
-static int load_lengths(struct load *load) {
+static void load_seen(const struct load *load, const void *bytes, size_t count) {
+    if (load->file->seen != NULL && !load->swapped) {
+        load->file->seen(load->file, bytes, count);
+    }
+}
+
+/* Lengths from document `from` on are counted in. */
+static int check_length_block(struct load *load, uint64_t from, const uint32_t *lengths,
+                              size_t count) {
     struct megatron_index *index = load->index;
     const uint64_t tokens_max = INT64_MAX / index->width;
-    struct array lengths;
-    array_init(&lengths, load, load->layout.lengths_at, index->documents, LENGTH_BYTES);
-    for (uint64_t i = 0; i < index->documents; i++) {
-        uint64_t length = 0;
-        int rc = array_take(&lengths, LENGTH_BYTES, &length);
-        if (rc < 0) {
-            return rc;
-        }
-        if (length > INT32_MAX || length > tokens_max - index->tokens) {
-            return error_set(
-                load->error, -EBADMSG,
-                "%s: length of document %" PRIu64 ", at offset %" PRIu64 ", is %" PRId32 ", %s; %s",
-                load->file->path, i, load->layout.lengths_at + i * LENGTH_BYTES,
-                (int32_t)(uint32_t)length,
-                length > INT32_MAX ? "negative" : "beyond any file's size", COPY_AGAIN);
-        }
-        if (i % MEGATRON_STRIDE == 0) {
-            index->totals[i / MEGATRON_STRIDE] = index->tokens;
-        }
-        index->lengths[i] = (uint32_t)length;
-        index->tokens += length;
+    uint64_t tokens = 0;
+    uint32_t all = 0;
+    uint32_t longest = index->longest;
+    for (size_t i = 0; i < count; i++) {
+        tokens += lengths[i];
+        all |= lengths[i];
+        longest = lengths[i] > longest ? lengths[i] : longest;
     }
-    return 0;
+    if (all <= INT32_MAX && tokens <= tokens_max - index->tokens) {
+        index->tokens += tokens;
+        index->longest = longest;
+        return 0;
+    }
+    size_t i = 0;
+    while (lengths[i] <= INT32_MAX && lengths[i] <= tokens_max - index->tokens) {
+        index->tokens += lengths[i++];
+    }
+    return error_set(load->error, -EBADMSG,
+                     "%s: length of document %" PRIu64 ", at offset %" PRIu64 ", is %" PRId32
+                     ", %s; %s",
+                     load->file->path, from + i,
+                     load->layout.lengths_at + (from + i) * LENGTH_BYTES, (int32_t)lengths[i],
+                     lengths[i] > INT32_MAX ? "negative" : "beyond any file's size", COPY_AGAIN);
 }
 
 /* The first document whose offset is not the end of the one before it; `documents` if none. */
@@ -364,22 +431,53 @@ struct out_of_order {
     uint64_t expected;
 };
 
-static int find_out_of_order(const struct load *load, struct out_of_order *out) {
-    const struct megatron_index *index = load->index;
-    struct array offsets;
-    array_init(&offsets, load, load->layout.offsets_at, index->documents, OFFSET_BYTES);
-    out->expected = 0;
-    for (out->document = 0; out->document < index->documents; out->document++) {
-        int rc = array_take(&offsets, OFFSET_BYTES, &out->offset);
-        if (rc < 0) {
-            return rc;
-        }
-        if (out->offset != out->expected) {
-            return 0;
-        }
-        out->expected += (uint64_t)index->lengths[out->document] * index->width;
+/* The first `count` documents from `from` on, unless one was found before; `first->expected` goes
+ * along. */
+static void find_out_of_order(struct out_of_order *first, uint64_t from, const uint64_t *offsets,
+                              const uint32_t *lengths, size_t count, uint32_t width) {
+    uint64_t differ = offsets[0] ^ first->expected;
+    for (size_t i = 1; i < count; i++) {
+        differ |= (offsets[i] - offsets[i - 1]) ^ (uint64_t)lengths[i - 1] * width;
     }
-    return 0;
+    for (size_t i = 0; differ != 0; i++) {
+        if (offsets[i] != first->expected) {
+            first->document = from + i;
+            first->offset = offsets[i];
+            return;
+        }
+        first->expected += (uint64_t)lengths[i] * width;
+    }
+    first->expected = offsets[count - 1] + (uint64_t)lengths[count - 1] * width;
+}
+
+/* Lengths and offsets side by side, each block while it is in the cache. */
+static int load_documents(struct load *load, struct out_of_order *first) {
+    struct megatron_index *index = load->index;
+    struct array lengths, offsets;
+    const uint32_t *length_block;
+    const uint64_t *offset_block;
+    int rc = 0;
+    *first = (struct out_of_order){.document = index->documents};
+    array_init(&lengths, load, load->layout.lengths_at, index->documents, LENGTH_BYTES);
+    array_init(&offsets, load, load->layout.offsets_at, index->documents, OFFSET_BYTES);
+    for (uint64_t from = 0; rc == 0 && from < index->documents; from += WINDOW_DOCUMENTS) {
+        size_t count = block_size(index->documents, from);
+        rc = array_u32(&lengths, count, &length_block);
+        if (rc == 0) {
+            rc = check_length_block(load, from, length_block, count);
+        }
+        if (rc == 0 && index->windows != NULL) {
+            windows_put_lengths(index->windows, length_block, count);
+            load_seen(load, length_block, count * LENGTH_BYTES);
+        }
+        if (rc == 0 && first->document == index->documents) {
+            rc = array_u64(&offsets, count, &offset_block);
+            if (rc == 0) {
+                find_out_of_order(first, from, offset_block, length_block, count, index->width);
+            }
+        }
+    }
+    return rc;
 }
 
 /* splitmix64's finalizer. */
@@ -396,34 +494,61 @@ static bool lies_inside(const struct load *load, uint64_t offset, uint64_t bytes
 /* Documents in another order than their tokens. They cover .bin exactly when the multiset of their
  * starts and the end of .bin equals that of their ends and 0: with positive lengths nothing but one
  * chain from 0 to the end has that. Compared as sums of hashes, in one pass and no memory. */
-static int load_offsets(struct load *load, const struct out_of_order *first) {
-    struct megatron_index *index = load->index;
-    index->offsets = calloc((size_t)index->documents, sizeof *index->offsets);
-    if (index->offsets == NULL) {
-        return error_set(load->error, -ENOMEM,
-                         "%s: no memory for the offsets of %" PRIu64 " documents; free some memory",
-                         load->file->path, index->documents);
-    }
-    struct array offsets;
-    array_init(&offsets, load, load->layout.offsets_at, index->documents, OFFSET_BYTES);
-    uint64_t unmatched = mix(load->bin_bytes) - mix(0);
-    for (uint64_t i = 0; i < index->documents; i++) {
-        uint64_t offset = 0;
-        uint64_t bytes = (uint64_t)index->lengths[i] * index->width;
-        int rc = array_take(&offsets, OFFSET_BYTES, &offset);
-        if (rc < 0) {
-            return rc;
-        }
-        if (offset % index->width != 0 || !lies_inside(load, offset, bytes)) {
+static int check_offset_block(const struct load *load, uint64_t from, const uint64_t *offsets,
+                              const uint32_t *lengths, size_t count, uint64_t *unmatched) {
+    uint32_t width = load->index->width;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t offset = offsets[i];
+        uint64_t bytes = (uint64_t)lengths[i] * width;
+        if (offset % width != 0 || !lies_inside(load, offset, bytes)) {
             return error_set(
                 load->error, -EBADMSG,
                 "%s: offset of document %" PRIu64 ", at offset %" PRIu64 ", is %" PRId64
                 ": no place for its %" PRIu64 " bytes in %s (%" PRIu64 " bytes, %u a token); %s",
-                load->file->path, i, load->layout.offsets_at + i * OFFSET_BYTES, (int64_t)offset,
-                bytes, load->bin_path, load->bin_bytes, index->width, COPY_AGAIN);
+                load->file->path, from + i, load->layout.offsets_at + (from + i) * OFFSET_BYTES,
+                (int64_t)offset, bytes, load->bin_path, load->bin_bytes, width, COPY_AGAIN);
         }
-        unmatched += mix(offset) - mix(offset + bytes);
-        index->offsets[i] = offset;
+        *unmatched += mix(offset) - mix(offset + bytes);
+    }
+    return 0;
+}
+
+static int load_offset_blocks(struct load *load, uint64_t *unmatched) {
+    struct megatron_index *index = load->index;
+    struct array lengths, offsets;
+    const uint32_t *length_block;
+    const uint64_t *offset_block;
+    int rc = 0;
+    array_init(&lengths, load, load->layout.lengths_at, index->documents, LENGTH_BYTES);
+    array_init(&offsets, load, load->layout.offsets_at, index->documents, OFFSET_BYTES);
+    for (uint64_t from = 0; rc == 0 && from < index->documents; from += WINDOW_DOCUMENTS) {
+        size_t count = block_size(index->documents, from);
+        rc = array_u32(&lengths, count, &length_block);
+        if (rc == 0) {
+            rc = array_u64(&offsets, count, &offset_block);
+        }
+        if (rc == 0) {
+            rc = check_offset_block(load, from, offset_block, length_block, count, unmatched);
+        }
+        if (rc == 0) {
+            windows_put_offsets(index->windows, offset_block, count);
+            load_seen(load, offset_block, count * OFFSET_BYTES);
+        }
+    }
+    return rc;
+}
+
+static int load_offsets(struct load *load, const struct out_of_order *first) {
+    struct megatron_index *index = load->index;
+    uint64_t unmatched = mix(load->bin_bytes) - mix(0);
+    if (windows_want_offsets(index->windows) < 0) {
+        return error_set(load->error, -ENOMEM,
+                         "%s: no memory for the offsets of %" PRIu64 " documents; free some memory",
+                         load->file->path, index->documents);
+    }
+    int rc = load_offset_blocks(load, &unmatched);
+    if (rc < 0) {
+        return rc;
     }
     if (unmatched != 0) {
         return error_set(load->error, -EBADMSG,
@@ -439,8 +564,8 @@ static int load_offsets(struct load *load, const struct out_of_order *first) {
 
 static uint64_t first_beyond(const struct megatron_index *index, uint64_t bin_bytes) {
     uint64_t i = 0;
-    for (uint64_t end = 0; i < index->documents; i++) {
-        end += (uint64_t)index->lengths[i] * index->width;
+    for (uint64_t end = 0; index->windows != NULL && i < index->documents; i++) {
+        end += (uint64_t)windows_length(index->windows, i) * index->width;
         if (end > bin_bytes) {
             break;
         }
@@ -473,13 +598,7 @@ static int load_arrays(struct load *load, struct out_of_order *first) {
     if (rc == 0) {
         rc = allocate(load);
     }
-    if (rc == 0) {
-        rc = load_lengths(load);
-    }
-    if (rc == 0) {
-        rc = find_out_of_order(load, first);
-    }
-    return rc;
+    return rc < 0 ? rc : load_documents(load, first);
 }
 
 static int load_index(struct load *load) {
@@ -532,20 +651,6 @@ int megatron_index_init(struct megatron_index *index, const struct megatron_file
 }
 
 void megatron_index_deinit(struct megatron_index *index) {
-    free(index->lengths);
-    free(index->totals);
-    free(index->offsets);
+    windows_destroy(index->windows);
     memset(index, 0, sizeof *index);
-}
-
-uint64_t megatron_index_offset(const struct megatron_index *index, uint64_t i) {
-    assert(i < index->documents);
-    if (index->offsets != NULL) {
-        return index->offsets[i];
-    }
-    uint64_t tokens = index->totals[i / MEGATRON_STRIDE];
-    for (uint64_t j = i - i % MEGATRON_STRIDE; j < i; j++) {
-        tokens += index->lengths[j];
-    }
-    return tokens * index->width;
 }

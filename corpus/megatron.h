@@ -35,10 +35,7 @@
 #ifndef BALLAST_CORPUS_MEGATRON_H
 #define BALLAST_CORPUS_MEGATRON_H
 
-#include "planner/error.h"
-
-#include <stddef.h>
-#include <stdint.h>
+#include "corpus/windows.h"
 
 #define MEGATRON_HEADER_BYTES  34u
 #define MEGATRON_SEQUENCES_MAX INT32_MAX
@@ -69,30 +66,45 @@ struct megatron_file {
     uint64_t bytes;   /* its size, at most INT64_MAX */
     /* Reads all `count` bytes at `offset`, which lie inside the file; 0 or a negative errno. */
     int (*read)(const struct megatron_file *file, uint64_t offset, void *to, size_t count);
-    const void *context;
+    /* Is shown all lengths (i32), then, where they do not follow from those, all offsets (i64),
+     * once each while they are read. NULL: nobody looks. */
+    void (*seen)(const struct megatron_file *file, const void *bytes, size_t count);
+    void *context;
 };
 
-/* Documents per stored running total. */
-#define MEGATRON_STRIDE 64u
+struct megatron_header {
+    uint8_t dtype;
+    uint64_t sequences;
+};
+
+/* What the header says, checked as megatron_index_init does first, with its errors. */
+int megatron_header_read(const struct megatron_file *file, struct megatron_header *out,
+                         struct error *error);
 
 /* Immutable after init, any thread. */
 struct megatron_index {
     uint8_t dtype;
-    uint32_t width; /* bytes of a token */
+    uint32_t width;   /* bytes of a token */
+    uint32_t longest; /* tokens of the longest document; 0 without any */
     uint64_t documents;
     uint64_t tokens;
-    uint32_t *lengths; /* tokens of each document */
-    uint64_t *totals;  /* tokens before document i * MEGATRON_STRIDE */
-    uint64_t *offsets; /* byte offset of each document; NULL when they follow from the lengths */
+    struct windows *windows; /* lengths and offsets; of the index */
 };
 
-/* Reads and checks; memory beside the index itself is bounded. -EBADMSG damaged, -ENOSYS a kind of
- * file that is not read, -ENOMEM, or what file->read returned. On failure `index` is zeroed. */
+/* Reads and checks; memory is bounded whatever the number of documents (windows.h). Unless
+ * windows_resident, `file` is borrowed until the end. -EBADMSG damaged, -ENOSYS a kind of file that
+ * is not read, -ENOMEM, or what file->read returned. On failure `index` is zeroed. */
 int megatron_index_init(struct megatron_index *index, const struct megatron_file *file,
                         const char *bin_path, uint64_t bin_bytes, struct error *error);
 void megatron_index_deinit(struct megatron_index *index);
 
-/* Byte offset of document i's first token in .bin; i < documents. */
-uint64_t megatron_index_offset(const struct megatron_index *index, uint64_t i);
+/* Tokens of document i, and the byte offset of its first one in .bin; i < documents. */
+static inline uint32_t megatron_index_length(const struct megatron_index *index, uint64_t i) {
+    return windows_length(index->windows, i);
+}
+
+static inline uint64_t megatron_index_offset(const struct megatron_index *index, uint64_t i) {
+    return windows_offset(index->windows, i);
+}
 
 #endif

@@ -140,9 +140,20 @@ static int source_next(const void *context, struct source_cursor *cursor, uint32
             return 0;
         }
         take_document(source, cursor, dataset);
+        if (!cursor->open && dataset_failed(catalog_dataset(source->catalog, dataset), NULL) < 0) {
+            return 0;
+        }
     }
     give_part(cursor, limit < part_limit ? limit : part_limit, out);
     return 1;
+}
+
+int corpus_source_failed(const struct corpus_source *source, struct error *error) {
+    int code = 0;
+    for (uint32_t i = 0; code == 0 && i < source->source.dataset_count; i++) {
+        code = dataset_failed(catalog_dataset(source->catalog, i), error);
+    }
+    return code;
 }
 
 static uint32_t source_length(const void *context, uint32_t dataset, uint64_t document) {
@@ -171,6 +182,7 @@ static int check_dataset(const struct corpus_source *source, const struct datase
     uint32_t limit = source->options.part_limit;
     bool refuse = source->options.overlong == OVERLONG_REFUSE;
     bool given = documents == 0;
+    refuse = refuse && dataset_longest(dataset) > limit;
     for (uint64_t i = 0; i < documents && (refuse || !given); i++) {
         uint32_t length = dataset_length(dataset, i);
         if (refuse && length > limit) {

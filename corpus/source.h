@@ -64,6 +64,10 @@ struct corpus_source {
 int corpus_source_init(struct corpus_source *source, const struct catalog *catalog,
                        const struct corpus_source_options *options, struct error *error);
 
+/* 0, or why lengths have become unknown (dataset_failed): whatever next() gave since some earlier
+ * time, an end of the stream too, is not to be used. */
+int corpus_source_failed(const struct corpus_source *source, struct error *error);
+
 /* Whether a cursor that was restored can be one of this source: positions and passes in range, the
  * open document the one that was taken last. -EBADMSG with what does not fit; next() would assert
  * on such a cursor or read past the end of a dataset. */

@@ -64,7 +64,8 @@ static void tokens_add_sizes(const struct tokens_job *job, const struct document
     assert(document->length > 0);
     assert(document->document < dataset_documents(dataset));
     assert((uint64_t)document->offset + document->length <= document->document_length);
-    assert(document->document_length <= dataset_length(dataset, document->document));
+    assert(document->document_length <= dataset_length(dataset, document->document) ||
+           dataset_failed(dataset, NULL) < 0);
     sizes->iovecs += bytes / READ_EXTENT_BYTES_MAX + 3;
     if (width != job->token_bytes) {
         sizes->bounce_bytes += bytes + width + sizeof(uint64_t);

@@ -63,6 +63,16 @@ uint8_t *ahead_encode(const struct plan_state *state, size_t *bytes) {
     return encoded;
 }
 
+/* What came of planning, unless lengths that it went by have become unknown meanwhile. */
+static int ahead_checked(const struct ahead *ahead, int code, struct error *error) {
+    struct error failed;
+    if (code < 0 || corpus_source_failed(ahead->source, &failed) == 0) {
+        return code;
+    }
+    *error = failed;
+    return failed.code;
+}
+
 static void ahead_plan(struct ahead *ahead, struct ahead_result *result) {
     uint64_t start_ns = clock_ns();
     result->step = ahead->state->step;
@@ -70,6 +80,7 @@ static void ahead_plan(struct ahead *ahead, struct ahead_result *result) {
     if (code == 0) {
         code = schedule_step(ahead->schedule, ahead->state, ahead->scratch, &result->plan,
                              &result->error);
+        code = ahead_checked(ahead, code, &result->error);
     }
     if (code <= 0) {
         result->kind = code == 0 ? AHEAD_ENDED : AHEAD_FAILED;
@@ -131,6 +142,7 @@ static void ahead_fulfil(struct ahead *ahead, struct ahead_wish *wish,
     bool reach = wish->kind == AHEAD_WISH_REACH;
     int code = reach ? ahead_reach_plan(ahead, wish, result)
                      : ahead_replay_plan(ahead, wish, result);
+    code = ahead_checked(ahead, code, &result->error);
     result->wish = wish->kind;
     result->step = wish->step;
     result->kind = code < 0 ? AHEAD_FAILED : reach ? AHEAD_REACHED : AHEAD_REPLAYED;

@@ -94,10 +94,10 @@ bool index_is_consistent(const struct megatron_index *index, uint64_t bin_bytes)
     bool consistent = true;
     assert(extents != NULL);
     for (uint64_t i = 0; i < index->documents; i++) {
-        uint64_t bytes = (uint64_t)index->lengths[i] * index->width;
+        uint64_t bytes = (uint64_t)megatron_index_length(index, i) * index->width;
         uint64_t offset = megatron_index_offset(index, i);
         consistent = consistent && bytes <= bin_bytes && offset <= bin_bytes - bytes;
-        tokens += index->lengths[i];
+        tokens += megatron_index_length(index, i);
         if (bytes > 0) {
             extents[count++] = (struct extent){offset, offset + bytes};
         }

@@ -53,7 +53,7 @@ static bool reads_the_same(const struct megatron_index *index, const struct imag
     uint64_t offset = 0;
     for (uint32_t i = 0; i < world->documents; i++) {
         uint64_t expected = world->offsets == NULL ? offset : world->offsets[i];
-        if (index->lengths[i] != world->lengths[i] ||
+        if (megatron_index_length(index, i) != world->lengths[i] ||
             (world->lengths[i] > 0 && megatron_index_offset(index, i) != expected)) {
             return false;
         }
