@@ -74,7 +74,7 @@ static size_t planner_lay_out(struct planner *p, uint8_t *memory) {
     size_t prices = (micro_batches + 1) * options->cp;
     p->rank_ps = planner_array(memory, &at, prices, sizeof *p->rank_ps);
     if (options->pools.size > 0) {
-        p->pools = planner_array(memory, &at, pools_memory_bytes(options), 1);
+        p->pools = planner_array(memory, &at, pools_memory_bytes(options, parts_max), 1);
         p->ordered_rows = planner_array(memory, &at, held, sizeof *p->ordered_rows);
     }
     return at;
@@ -116,7 +116,7 @@ static struct planner *planner_make(const struct plan_options *options,
     *planner = made;
     (void)planner_lay_out(planner, (uint8_t *)planner);
     if (options->pools.size > 0) {
-        pools_memory_init(planner->pools, options);
+        pools_memory_init(planner->pools, options, parts_max);
     }
     return planner;
 }

@@ -9,6 +9,7 @@
 
 #include "packer/order.h"
 #include "packer/pools.h"
+#include "sharding/pool_cost.h"
 #include "sharding/pool_plan.h"
 
 #include <assert.h>
@@ -27,6 +28,8 @@ struct pools_memory {
     struct pool_span *spans;
     struct pool_sequence *sequences;
     void *place_scratch;
+    void *cost_scratch;
+    uint64_t *worker_ps; /* by worker */
     struct pool_run *runs;
     uint32_t *members; /* micro-batches by pool */
     uint32_t *group_scratch;
@@ -63,13 +66,14 @@ static void *pools_array(void *memory, size_t *at, size_t count, size_t item_byt
 }
 
 static size_t pools_lay_out(struct pools_memory *p, const struct plan_options *options,
-                            void *memory) {
+                            uint32_t parts_max, void *memory) {
     uint32_t micro_batches = options->micro_batches;
     uint32_t workers = pool_workers(&p->shape);
     uint32_t pieces = plan_pool_pieces(options);
     struct pool_tiles tiles = {.piece_count = pieces, .span_count = pieces};
     size_t all_tiles = (size_t)pieces * p->shape.head_shards * p->count;
     size_t loads = p->count > workers ? p->count : workers;
+    size_t cost_bytes = pool_cost_bytes(&p->shape, parts_max, pieces);
     size_t at = sizeof *p;
     p->works = pools_array(memory, &at, micro_batches, sizeof *p->works);
     p->loads = pools_array(memory, &at, loads, sizeof *p->loads);
@@ -79,6 +83,8 @@ static size_t pools_lay_out(struct pools_memory *p, const struct plan_options *o
     p->spans = pools_array(memory, &at, pieces, sizeof *p->spans);
     p->sequences = pools_array(memory, &at, p->shape.sequences, sizeof *p->sequences);
     p->place_scratch = pools_array(memory, &at, pool_plan_bytes(&p->shape, &tiles), 1);
+    p->cost_scratch = pools_array(memory, &at, cost_bytes, 1);
+    p->worker_ps = pools_array(memory, &at, workers, sizeof *p->worker_ps);
     p->runs = pools_array(memory, &at, workers, sizeof *p->runs);
     p->members = pools_array(memory, &at, micro_batches, sizeof *p->members);
     p->group_scratch = pools_array(memory, &at, pools_bytes(micro_batches), 1);
@@ -93,14 +99,15 @@ static struct pools_memory pools_memory_of(const struct plan_options *options) {
     };
 }
 
-size_t pools_memory_bytes(const struct plan_options *options) {
+size_t pools_memory_bytes(const struct plan_options *options, uint32_t parts_max) {
     struct pools_memory pools = pools_memory_of(options);
-    return pools_lay_out(&pools, options, NULL);
+    return pools_lay_out(&pools, options, parts_max, NULL);
 }
 
-void pools_memory_init(struct pools_memory *pools, const struct plan_options *options) {
+void pools_memory_init(struct pools_memory *pools, const struct plan_options *options,
+                       uint32_t parts_max) {
     *pools = pools_memory_of(options);
-    (void)pools_lay_out(pools, options, pools);
+    (void)pools_lay_out(pools, options, parts_max, pools);
 }
 
 /* Pieces of one part are in their order already, which a sort by ties keeps. */
@@ -175,25 +182,19 @@ static struct pool pools_pool(const struct planner *planner, uint32_t k) {
     return (struct pool){p->shape, p->sequences};
 }
 
-/* What all ranks would take at home, shared out as the loads of the pool are. */
-static void pools_price(struct planner *planner, uint32_t k) {
+/* What each worker's own tiles take. */
+static void pools_price(struct planner *planner, uint32_t k, const struct pool *pool,
+                        const struct pool_tiles *tiles, const uint32_t *workers) {
     const struct pools_memory *p = planner->pools;
-    uint64_t sum = p->outcomes[k].load_sum;
-    unsigned __int128 total_ps = 0;
-    for (uint32_t w = 0; w < pool_workers(&p->shape); w++) {
-        uint32_t m = pools_micro_batch(planner, k, w / p->shape.ranks);
-        total_ps += planner->rank_ps[(size_t)m * p->shape.ranks + w % p->shape.ranks];
-    }
+    uint32_t ranks = p->shape.ranks;
+    pool_cost(pool, tiles, workers, &planner->model.tiles, p->cost_scratch, p->worker_ps);
     for (uint32_t i = 0; i < p->shape.sequences; i++) {
         uint32_t m = pools_micro_batch(planner, k, i);
-        uint64_t *rank_ps = planner->rank_ps + (size_t)m * p->shape.ranks;
+        uint64_t *rank_ps = planner->rank_ps + (size_t)m * ranks;
         struct layout_candidate *candidate = &planner->choices[m].candidates[0];
         candidate->slowest_ps = 0;
-        for (uint32_t rank = 0; rank < p->shape.ranks; rank++) {
-            uint64_t load = p->loads[i * p->shape.ranks + rank];
-            rank_ps[rank] = sum > 0
-                                ? (uint64_t)(total_ps / sum * load + total_ps % sum * load / sum)
-                                : 0;
+        for (uint32_t rank = 0; rank < ranks; rank++) {
+            rank_ps[rank] = p->worker_ps[i * ranks + rank];
             candidate->slowest_ps = rank_ps[rank] > candidate->slowest_ps ? rank_ps[rank]
                                                                           : candidate->slowest_ps;
         }
@@ -209,9 +210,10 @@ void pools_place(struct planner *planner, struct plan_counts *counts) {
         struct pool_tiles tiles;
         pool_cut(&pool, p->pieces, p->spans, &tiles);
         assert(tiles.piece_count <= plan_pool_pieces(&planner->options));
-        pool_plan(&pool, &tiles, planner->options.pools.chain, p->place_scratch,
-                  p->tile_workers + counts->tiles, p->loads, p->links, &p->outcomes[k]);
-        pools_price(planner, k);
+        uint32_t *workers = p->tile_workers + counts->tiles;
+        pool_plan(&pool, &tiles, planner->options.pools.chain, p->place_scratch, workers, p->loads,
+                  p->links, &p->outcomes[k]);
+        pools_price(planner, k, &pool, &tiles, workers);
         counts->pieces += tiles.piece_count;
         counts->tiles += pool_tile_count(&p->shape, &tiles);
         transfers += p->outcomes[k].transfers;

@@ -120,9 +120,10 @@ struct pools_memory;
 struct pool_shape plan_pool_shape(const struct plan_options *options);
 uint32_t plan_pool_pieces(const struct plan_options *options);
 
-/* Bytes behind `pools`; making it of them. */
-size_t pools_memory_bytes(const struct plan_options *options);
-void pools_memory_init(struct pools_memory *pools, const struct plan_options *options);
+/* Bytes behind `pools`, for steps of up to `parts_max` parts; making it of them. */
+size_t pools_memory_bytes(const struct plan_options *options, uint32_t parts_max);
+void pools_memory_init(struct pools_memory *pools, const struct plan_options *options,
+                       uint32_t parts_max);
 
 /* Micro-batch `m` of the step as a packed sequence, its lengths known (compose.c). */
 struct packed_sequence compose_sequence(const struct planner *planner, uint32_t m);
@@ -134,7 +135,7 @@ void pools_order_rows(struct planner *planner);
 void pools_deal(struct planner *planner);
 
 /* Places the attention of every pool, lengths and layouts known: counts pieces, tiles and transfers
- * and replaces rank_ps by what each rank computes of its pool. */
+ * and replaces rank_ps by what the tiles of each rank take (sharding/pool_cost.h). */
 void pools_place(struct planner *planner, struct plan_counts *counts);
 
 /* Writes the pools into a plan of these counts. */

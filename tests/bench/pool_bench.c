@@ -1,6 +1,8 @@
-/* pool_bench: time of a whole pool plan, three placements and the exchange written out, against
- * sorting its tiles' loads with qsort, from 512 to 65,536 tiles over 128 workers; and time a tile,
- * which should not rise with their number. 8 sequences of 1M tokens, CP 16, 4 head shards. */
+/* pool_bench: time of a whole pool plan, three placements, prices and the exchange written out,
+ * against sorting its tiles' loads with qsort, from 512 to 65,536 tiles over 128 workers; and time
+ * a tile, which should not rise with their number. 8 sequences of 1M tokens, CP 16, 4 head shards.
+ */
+#include "sharding/pool_cost.h"
 #include "tests/bench/figure.h"
 #include "tests/sim/pools_world.h"
 
@@ -93,7 +95,12 @@ static void measure(struct figures *figures, const struct windows *windows, uint
     size_t capacity = 1u << 20;
     struct pool_transfer *transfers = calloc(capacity, sizeof *transfers);
     size_t count = 0;
-    if (loads == NULL || transfers == NULL) {
+    struct tile_model model;
+    uint64_t worker_ps[128];
+    void *cost_scratch = malloc(
+        pool_cost_bytes(&shape, windows->begins[windows->count], pooled.tiles.piece_count));
+    if (loads == NULL || transfers == NULL || cost_scratch == NULL ||
+        tile_model_analytic(128, 128, 4, 0, &model) < 0) {
         fprintf(stderr, "pool_bench: no memory\n");
         exit(1);
     }
@@ -103,6 +110,7 @@ static void measure(struct figures *figures, const struct windows *windows, uint
         pool_cut(&pooled.pool, pooled.tiles.pieces, pooled.tiles.spans, &cut);
         pool_plan(&pooled.pool, &cut, false, pooled.scratch, pooled.workers, pooled.loads,
                   pooled.links, &outcome);
+        pool_cost(&pooled.pool, &cut, pooled.workers, &model, cost_scratch, worker_ps);
         count = pool_exchange(&pooled.pool, &cut, pooled.workers, &options, pooled.scratch,
                               transfers, capacity, pooled.links);
         plan_us[round] = figure_cpu_us() - start;
@@ -110,6 +118,7 @@ static void measure(struct figures *figures, const struct windows *windows, uint
     }
     report(figures, &(struct outcome_of){block_rows, tiles, count, &shape, &outcome}, plan_us,
            qsort_us, rounds, first_ns);
+    free(cost_scratch);
     free(transfers);
     free(loads);
     pooled_deinit(&pooled);

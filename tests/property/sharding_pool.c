@@ -1,6 +1,7 @@
 /* Pooled attention against its execution, row by row, and against Algorithm 2 done literally: all
  * mixes of small documents, then random pools. */
 #include "pool_world.h"
+#include "sharding/pool_cost.h"
 #include "splitmix.h"
 
 #include <inttypes.h>
@@ -247,6 +248,80 @@ static void large_random_pools_compute_each_pair_once(void **state) {
     }
 }
 
+/* The fragments of a document's rows that a worker computes for a head shard. */
+static uint32_t document_fragments(const struct pool_world *world, uint32_t sequence,
+                                   uint32_t first, uint32_t length, uint32_t worker, uint32_t shard,
+                                   struct fragment *out) {
+    uint32_t shards = world->pool.shape.head_shards;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < world->tiles.piece_count; i++) {
+        const struct pool_piece *piece = &world->tiles.pieces[i];
+        uint32_t begin = piece->row > first ? piece->row : first;
+        uint32_t end = piece->row + piece->rows < first + length ? piece->row + piece->rows
+                                                                 : first + length;
+        if (piece->sequence == sequence && begin < end &&
+            world->workers[i * shards + shard] == worker) {
+            out[count++] = (struct fragment){0, begin - first, end - begin};
+        }
+    }
+    return count;
+}
+
+static uint64_t literal_worker_ps(const struct pool_world *world, const struct tile_model *model,
+                                  uint32_t worker) {
+    static struct fragment fragments[4096];
+    struct tile_loads loads = {0};
+    for (uint32_t s = 0; s < world->pool.shape.sequences; s++) {
+        uint32_t first = 0;
+        for (uint32_t d = 0; d < world->pool.sequences[s].documents; d++) {
+            uint32_t length = world->pool.sequences[s].lengths[d];
+            for (uint32_t shard = 0; shard < world->pool.shape.head_shards; shard++) {
+                uint32_t count = document_fragments(world, s, first, length, worker, shard,
+                                                    fragments);
+                tile_loads_add(model, &loads, fragments, count);
+            }
+            first += length;
+        }
+    }
+    return tile_loads_ps(model, &loads);
+}
+
+static void workers_are_priced_by_their_own_tiles(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= (full() ? 3000 : 300); seed++) {
+        uint64_t random = seed;
+        struct pool_shape shape = random_shape(&random);
+        uint32_t lengths[SEQUENCES_MAX * 8];
+        uint32_t counts[SEQUENCES_MAX];
+        uint32_t documents = 0;
+        for (uint32_t s = 0; s < SEQUENCES_MAX; s++) {
+            counts[s] = splitmix_between(&random, 0, 8);
+            for (uint32_t i = 0; i < counts[s] && s < shape.sequences; i++) {
+                lengths[documents++] = splitmix_between(&random, 1, i % 5 == 0 ? 500 : 50);
+            }
+        }
+        struct pool_world world;
+        struct tile_model model;
+        struct tile_model shard_model;
+        uint64_t worker_ps[4 * SEQUENCES_MAX];
+        pool_world_init(&world, &shape, lengths, counts, (enum world_homes)(seed % HOMES), seed);
+        pool_place(&world.pool, &world.tiles, methods[seed % METHODS], world.scratch, world.workers,
+                   world.loads);
+        assert_int_equal(tile_model_analytic(128, shape.q_heads, shape.kv_heads, 0, &model), 0);
+        shard_model = model;
+        shard_model.q_heads = pool_shard_heads(&shape);
+        shard_model.kv_heads = pool_range_heads(&shape);
+        void *scratch = malloc(pool_cost_bytes(&shape, documents, world.tiles.piece_count));
+        assert_non_null(scratch);
+        pool_cost(&world.pool, &world.tiles, world.workers, &model, scratch, worker_ps);
+        free(scratch);
+        for (uint32_t w = 0; w < pool_workers(&shape); w++) {
+            assert_int_equal(worker_ps[w], literal_worker_ps(&world, &shard_model, w));
+        }
+        pool_world_deinit(&world);
+    }
+}
+
 static void a_pool_of_nothing_has_no_tiles(void **state) {
     (void)state;
     struct pool_shape shape = {2, 2, 4, 1, 1, 1, 1, 2};
@@ -326,6 +401,7 @@ int main(void) {
         cmocka_unit_test(random_pools_compute_each_pair_once),
         cmocka_unit_test(extreme_sequences_compute_each_pair_once),
         cmocka_unit_test(large_random_pools_compute_each_pair_once),
+        cmocka_unit_test(workers_are_priced_by_their_own_tiles),
         cmocka_unit_test(a_pool_of_nothing_has_no_tiles),
         cmocka_unit_test(one_block_and_one_head_shard_stay_at_home),
         cmocka_unit_test(the_plan_is_the_best_candidate),
