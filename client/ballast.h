@@ -76,7 +76,8 @@ enum ballast_transport {
 
 struct ballast_options {
     size_t size;               /* sizeof(struct ballast_options), set by BALLAST_OPTIONS_INIT */
-    const char *socket;        /* path of the daemon's control socket; NULL: $BALLAST_SOCKET, else
+    const char *socket;        /* the daemon's address: unix:/path or the path alone,
+                                  tcp:127.0.0.1:PORT, tls:HOST:PORT; NULL: $BALLAST_SOCKET, else
                                   /run/ballast/ballast.sock */
     uint32_t dp, pp, cp, tp;   /* this rank's place in the mesh, each from 0 */
     uint32_t parts;            /* bits of enum ballast_part; default tokens and labels */
@@ -94,12 +95,18 @@ struct ballast_options {
     void (*waiting)(void *context, const char *sentence);
     void *waiting_context;
     int waiting_after_ms;
+    /* Files for tcp: and tls:, read at every connect; each NULL: $BALLAST_TOKEN_FILE,
+     * $BALLAST_TLS_CERTIFICATE and so on. */
+    const char *token_file;                /* tcp: its first line is the daemon's token */
+    const char *tls_certificate, *tls_key; /* PEM, of this side */
+    const char *tls_ca;                    /* PEM, of who signs the daemon's */
+    const char *tls_name; /* whom the daemon's must be for; NULL or "": the host of the address */
 };
 #define BALLAST_OPTIONS_INIT                                                                       \
     {                                                                                              \
         sizeof(struct ballast_options), NULL, 0, 0, 0, 0,                                          \
             BALLAST_PART_TOKENS | BALLAST_PART_LABELS, 4, 30000, NULL, NULL, UINT64_MAX, 0,        \
-            BALLAST_TRANSPORT_AUTO, NULL, NULL, 2000                                               \
+            BALLAST_TRANSPORT_AUTO, NULL, NULL, 2000, NULL, NULL, NULL, NULL, NULL                 \
     }
 
 /* What the daemon says of the job. */

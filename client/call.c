@@ -13,14 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #define READER_BYTES       (FRAME_HEADER_BYTES + FRAME_DATA_BYTES_MAX)
 #define OUT_BYTES_MAX      (4u * FRAME_DATA_BYTES_MAX) /* message, envelope and frame of one send */
 #define KEPT_BYTES_MAX     (64u << 20)
 #define ENVELOPE_BYTES_MAX (64u << 10) /* besides the payload */
 #define SEND_TIMEOUT_MS    30000
+#define SEALED_BYTES       (32u << 10)
 #define RETRY_MS_MIN       10
 #define RETRY_MS_MAX       500
 
@@ -31,7 +30,7 @@ struct call_frame {
 };
 
 struct call_channel {
-    int fd;
+    struct dialed dialed;
     uint32_t stream_next; /* id of the next request */
     uint32_t stream;      /* id of the open stream, 0 without */
     uint32_t pending;     /* id of the unary call that is waited for, 0 without */
@@ -45,6 +44,8 @@ struct call_channel {
     size_t kept_bytes;
     struct call_frame *lent; /* whose bytes call_fetch_next gave out, or NULL */
     struct arena out;
+    struct error failure;         /* what TLS said of a connection that it ended */
+    uint8_t sealed[SEALED_BYTES]; /* as received or to be sent, over TLS */
 };
 
 /* A frame in hand: `owned` is freed after use, NULL while it stands in the reader's buffer. */
@@ -54,7 +55,10 @@ struct call_taken {
     struct call_frame *owned;
 };
 
-static int call_broken(int code, struct error *error) {
+static int call_broken(const struct call_channel *channel, int code, struct error *error) {
+    if (channel->failure.code == code && code != -EPIPE) {
+        return error_set(error, code, "%s", channel->failure.text);
+    }
     switch (code) {
     case -EPIPE:
         return error_set(error, code, "the daemon closed the connection");
@@ -70,47 +74,11 @@ static int call_broken(int code, struct error *error) {
     }
 }
 
-static int call_connect(const char *path, int *out, struct error *error) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    size_t bytes = strlen(path) + 1;
-    if (bytes > sizeof address.sun_path) {
-        return error_set(error, -ENAMETOOLONG, "socket path %s has %zu bytes, at most %zu fit",
-                         path, bytes - 1, sizeof address.sun_path - 1);
-    }
-    memcpy(address.sun_path, path, bytes);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) {
-        return error_set(error, -errno, "open a socket: %s", strerror(errno));
-    }
-    if (connect(fd, (const struct sockaddr *)&address, sizeof address) == 0) {
-        *out = fd;
-        return 0;
-    }
-    int code = -errno;
-    close(fd);
-    switch (code) {
-    case -ENOENT:
-    case -ECONNREFUSED:
-        return error_set(error, -ECONNREFUSED,
-                         "no daemon listens on %s; start ballastd, or name its socket (--socket, "
-                         "BALLAST_SOCKET)",
-                         path);
-    case -EAGAIN:
-        return error_set(error, -ECONNREFUSED, "the daemon on %s accepts no more connections",
-                         path);
-    case -EACCES:
-        return error_set(error, code,
-                         "not allowed to connect to %s; ask for its group, or check its mode",
-                         path);
-    default:
-        return error_set(error, code, "connect to %s: %s", path, strerror(-code));
-    }
-}
-
-static int call_connect_until(const char *path, int64_t deadline, int *out, struct error *error) {
+static int call_dial_until(const char *address, const struct dial_credentials *credentials,
+                           int64_t deadline, struct dialed *out, struct error *error) {
     int64_t pause_ns = (int64_t)RETRY_MS_MIN * 1000000;
     for (;;) {
-        int code = call_connect(path, out, error);
+        int code = dial(address, credentials, out, error);
         int64_t now = deadline_now_ns();
         if (code != -ECONNREFUSED || now >= deadline) {
             return code;
@@ -120,9 +88,10 @@ static int call_connect_until(const char *path, int64_t deadline, int *out, stru
     }
 }
 
-int call_open(const char *path, int timeout_ms, struct call_channel **out, struct error *error) {
-    int fd = -1;
-    int code = call_connect_until(path, deadline_in_ms(timeout_ms), &fd, error);
+int call_open_as(const char *address, const struct dial_credentials *credentials, int timeout_ms,
+                 struct call_channel **out, struct error *error) {
+    struct dialed dialed;
+    int code = call_dial_until(address, credentials, deadline_in_ms(timeout_ms), &dialed, error);
     if (code < 0) {
         return code;
     }
@@ -131,10 +100,10 @@ int call_open(const char *path, int timeout_ms, struct call_channel **out, struc
     if (channel == NULL || buffer == NULL) {
         free(buffer);
         free(channel);
-        close(fd);
-        return error_set(error, -ENOMEM, "connect to %s: out of memory", path);
+        dial_close(&dialed);
+        return error_set(error, -ENOMEM, "connect to %s: out of memory", address);
     }
-    channel->fd = fd;
+    channel->dialed = dialed;
     channel->stream_next = 1;
     channel->buffer = buffer;
     channel->kept_end = &channel->kept;
@@ -144,11 +113,17 @@ int call_open(const char *path, int timeout_ms, struct call_channel **out, struc
     return 0;
 }
 
+int call_open(const char *address, int timeout_ms, struct call_channel **out, struct error *error) {
+    struct dial_credentials credentials;
+    int code = dial_resolve(&(struct dial_given){0}, &credentials, error);
+    return code < 0 ? code : call_open_as(address, &credentials, timeout_ms, out, error);
+}
+
 void call_close(struct call_channel *channel) {
     if (channel == NULL) {
         return;
     }
-    close(channel->fd);
+    dial_close(&channel->dialed);
     free(channel->lent);
     while (channel->kept != NULL) {
         struct call_frame *next = channel->kept->next;
@@ -161,18 +136,19 @@ void call_close(struct call_channel *channel) {
 }
 
 int call_fd(const struct call_channel *channel) {
-    return channel->fd;
+    return channel->dialed.fd;
 }
 
-static int call_write(struct call_channel *channel, const uint8_t *bytes, size_t count) {
+static int call_write_plain(struct call_channel *channel, const uint8_t *bytes, size_t count) {
     int64_t deadline = deadline_in_ms(SEND_TIMEOUT_MS);
+    int fd = channel->dialed.fd;
     while (count > 0) {
-        ssize_t sent = send(channel->fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t sent = send(fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent >= 0) {
             bytes += sent;
             count -= (size_t)sent;
         } else if (errno == EAGAIN) {
-            int ready = deadline_poll(channel->fd, POLLOUT, deadline);
+            int ready = deadline_poll(fd, POLLOUT, deadline);
             if (ready <= 0) {
                 return ready == 0 ? -ETIMEDOUT : ready;
             }
@@ -181,6 +157,37 @@ static int call_write(struct call_channel *channel, const uint8_t *bytes, size_t
         }
     }
     return 0;
+}
+
+/* Sends what TLS has to send. */
+static int call_write_sealed(struct call_channel *channel) {
+    size_t count;
+    int code = 0;
+    while (code == 0 &&
+           (count = tls_take(channel->dialed.tls, channel->sealed, SEALED_BYTES)) > 0) {
+        code = call_write_plain(channel, channel->sealed, count);
+    }
+    return code;
+}
+
+static int call_read_sealed(struct call_channel *channel, uint8_t *to, size_t space);
+
+static int call_write(struct call_channel *channel, const uint8_t *bytes, size_t count) {
+    struct tls *tls = channel->dialed.tls;
+    if (tls == NULL) {
+        return call_write_plain(channel, bytes, count);
+    }
+    int code = tls_write(tls, bytes, count, &channel->failure);
+    if (code == 0) {
+        code = call_write_sealed(channel);
+    }
+    if (code == -EPIPE || code == -ECONNRESET) { /* why may have come before that */
+        size_t space;
+        uint8_t *to = frame_reader_space(&channel->reader, &space);
+        int why = call_read_sealed(channel, to, space);
+        code = why < 0 && why != -EAGAIN ? why : code;
+    }
+    return code;
 }
 
 /* Packs a message behind `before` bytes of room; out->len counts the message alone. */
@@ -204,7 +211,7 @@ static int call_send(struct call_channel *channel, struct frame_header header,
                      const ProtobufCMessage *message, struct error *error) {
     ProtobufCBinaryData frame;
     if (channel->send_code < 0) {
-        return call_broken(channel->send_code, error);
+        return call_broken(channel, channel->send_code, error);
     }
     int code = call_pack(channel, message, FRAME_HEADER_BYTES, &frame, error);
     if (code < 0) {
@@ -213,7 +220,7 @@ static int call_send(struct call_channel *channel, struct frame_header header,
     header.length = (uint32_t)frame.len;
     frame_header_encode(&header, frame.data);
     channel->send_code = call_write(channel, frame.data, FRAME_HEADER_BYTES + frame.len);
-    return channel->send_code < 0 ? call_broken(channel->send_code, error) : 0;
+    return channel->send_code < 0 ? call_broken(channel, channel->send_code, error) : 0;
 }
 
 /* Sends a request frame for a new stream id, which is returned in *stream. */
@@ -296,22 +303,46 @@ static int call_take_read(struct call_channel *channel, uint32_t stream, struct 
     return code < 0 ? code : 2;
 }
 
+/* Once, without waiting: bytes; -EAGAIN none are there; -EPIPE the end. */
+static int call_read_plain(const struct call_channel *channel, uint8_t *to, size_t space) {
+    ssize_t got = recv(channel->dialed.fd, to, space, MSG_DONTWAIT);
+    if (got < 0) {
+        return errno == EINTR ? -EAGAIN : -errno;
+    }
+    return got == 0 ? -EPIPE : (int)got;
+}
+
+/* The same through TLS, which may have bytes that the socket has no more. */
+static int call_read_sealed(struct call_channel *channel, uint8_t *to, size_t space) {
+    for (;;) {
+        int64_t plain = tls_read(channel->dialed.tls, to, space, &channel->failure);
+        if (plain != 0) {
+            return (int)plain;
+        }
+        int got = call_read_plain(channel, channel->sealed, SEALED_BYTES);
+        if (got > 0) {
+            got = tls_put(channel->dialed.tls, channel->sealed, (size_t)got);
+        }
+        if (got < 0) {
+            return got;
+        }
+    }
+}
+
 static int call_read(struct call_channel *channel, int64_t deadline) {
     for (;;) {
         size_t space;
         uint8_t *to = frame_reader_space(&channel->reader, &space);
-        ssize_t got = recv(channel->fd, to, space, MSG_DONTWAIT);
+        int got = channel->dialed.tls == NULL ? call_read_plain(channel, to, space)
+                                              : call_read_sealed(channel, to, space);
         if (got > 0) {
             frame_reader_fill(&channel->reader, (size_t)got);
             return 1;
         }
-        if (got == 0) {
-            return -EPIPE;
+        if (got != -EAGAIN) {
+            return got;
         }
-        if (errno != EAGAIN && errno != EINTR) {
-            return -errno;
-        }
-        int ready = deadline_poll(channel->fd, POLLIN, deadline);
+        int ready = deadline_poll(channel->dialed.fd, POLLIN, deadline);
         if (ready <= 0) {
             return ready;
         }
@@ -340,7 +371,7 @@ static int call_take(struct call_channel *channel, uint32_t stream, int64_t dead
         }
         if (code < 0) {
             channel->receive_code = code;
-            return call_broken(code, error);
+            return call_broken(channel, code, error);
         }
     }
 }

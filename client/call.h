@@ -6,6 +6,7 @@
 #ifndef BALLAST_CLIENT_CALL_H
 #define BALLAST_CLIENT_CALL_H
 
+#include "client/dial.h"
 #include "planner/error.h"
 #include "proto/arena.h"
 
@@ -14,10 +15,13 @@
 
 struct call_channel;
 
-/* Connects to a Unix socket, retrying until timeout_ms while the daemon is not there (0: one try).
- * -ECONNREFUSED "no daemon listens on PATH; start ballastd or check --socket", -EACCES,
- * -ENAMETOOLONG, ... The caller closes the channel. */
-int call_open(const char *path, int timeout_ms, struct call_channel **out, struct error *error);
+/* Connects to an address (proto/address.h), retrying until timeout_ms while the daemon is not there
+ * (0: one try, which over TCP may take DIAL_MS). -ECONNREFUSED "no daemon listens on PATH; start
+ * ballastd or check --socket", -EACCES, -ENAMETOOLONG, ... as dial.h. The caller closes the
+ * channel. call_open takes its credentials from the environment. */
+int call_open_as(const char *address, const struct dial_credentials *credentials, int timeout_ms,
+                 struct call_channel **out, struct error *error);
+int call_open(const char *address, int timeout_ms, struct call_channel **out, struct error *error);
 void call_close(struct call_channel *channel); /* NULL is fine */
 int call_fd(const struct call_channel *channel);
 

@@ -55,7 +55,12 @@ static const char *client_socket(const struct ballast_options *options) {
 
 static int client_link_options(const struct ballast_options *options, struct link_options *out,
                                struct error *error) {
-    const char *path = client_socket(options);
+    const char *address = client_socket(options);
+    const struct dial_given given = {.token_file = options->token_file,
+                                     .certificate = options->tls_certificate,
+                                     .key = options->tls_key,
+                                     .ca = options->tls_ca,
+                                     .name = options->tls_name};
     const char *name = options->name == NULL ? program_invocation_short_name : options->name;
     *out = (struct link_options){
         .dp = options->dp,
@@ -69,17 +74,17 @@ static int client_link_options(const struct ballast_options *options, struct lin
         .waiting_context = options->waiting_context,
         .waiting_after_ms = options->waiting_after_ms,
     };
-    if (strlen(path) >= sizeof out->path) {
-        return error_set(error, -ENAMETOOLONG, "socket path %s has %zu bytes, at most %zu fit",
-                         path, strlen(path), sizeof out->path - 1);
+    if (strlen(address) >= sizeof out->address) {
+        return error_set(error, -ENAMETOOLONG, "socket %s has %zu bytes, at most %zu fit", address,
+                         strlen(address), sizeof out->address - 1);
     }
-    memcpy(out->path, path, strlen(path) + 1);
+    memcpy(out->address, address, strlen(address) + 1);
     (void)snprintf(out->name, sizeof out->name, "%.96s libballast/%s", name, BALLAST_VERSION);
     if (options->job_digest != NULL) {
         memcpy(out->job_digest, options->job_digest, sizeof out->job_digest);
         out->job_known = true;
     }
-    return 0;
+    return dial_resolve(&given, &out->credentials, error);
 }
 
 static int client_create_batches(struct ballast *client, uint32_t credits) {

@@ -138,7 +138,8 @@ static int link_connect(struct link *link, int64_t until_ns, struct error *error
             return 0;
         }
     }
-    int code = call_open(link->options.path, 0, &link->channel, error);
+    int code = call_open_as(link->options.address, &link->options.credentials, 0, &link->channel,
+                            error);
     if (code == 0) {
         link_move(link, LINK_GREETING);
         code = link_send_hello(link, error);
@@ -319,7 +320,7 @@ static int link_give_up(struct link *link, struct error *error) {
     link_close(link);
     if (silent || loss.code == 0) {
         return error_set(error, -ETIMEDOUT, "the daemon on %s did not answer within %d ms",
-                         link->options.path, link->options.connect_timeout_ms);
+                         link->options.address, link->options.connect_timeout_ms);
     }
     return error_set(error, loss.code, "tried for %d ms: %s", link->options.connect_timeout_ms,
                      loss.text);
@@ -356,7 +357,7 @@ static void link_tell(struct link *link) {
                          (double)options->connect_timeout_ms / 1e3);
     }
     (void)snprintf(sentence + used, sizeof sentence - (size_t)used, ": %s%s",
-                   silent ? options->path : link->loss.text,
+                   silent ? options->address : link->loss.text,
                    silent ? " takes connections and does not answer; its log says what it does"
                           : "");
     options->waiting(options->waiting_context, sentence);

@@ -1,6 +1,6 @@
 /* link: the connection of one rank to its daemon, and how it comes back.
  *
- *                                            +----- link_greet: no slab -----+
+ *                                            +----- link_greet: no slab --------+
  *                                            |                                  v
  *     DOWN --link_connect--> GREETING --link_greet--> MAPPING --link_map--> READY
  *      ^                        |                        |                    |
@@ -9,20 +9,23 @@
  * One window of connect_timeout_ms covers every try to get from DOWN to work again. It opens with
  * the first loss and closes with link_progress, when the daemon has sent something: a daemon that
  * only ever says hello is given up. Tries are 10 ms apart, then an eighth more each, to 500 ms.
- * Nothing blocks past the deadline, and each state goes on where a deadline interrupted it. */
+ * Nothing blocks past the deadline but a connect over TCP (dial.h), and each state goes on where a
+ * deadline interrupted it. */
 #ifndef BALLAST_CLIENT_LINK_H
 #define BALLAST_CLIENT_LINK_H
 
 #include "client/ballast.h"
 #include "client/call.h"
 #include "client/mapping.h"
+#include "proto/address.h"
 
 #include <sys/un.h>
 
 enum link_state { LINK_DOWN = 0, LINK_GREETING, LINK_MAPPING, LINK_READY };
 
 struct link_options {
-    char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+    char address[ADDRESS_TEXT_BYTES];
+    struct dial_credentials credentials;
     char name[128]; /* for the daemon's log */
     uint32_t dp, pp, cp, tp;
     uint32_t parts;     /* bits of enum ballast_part */

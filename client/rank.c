@@ -6,6 +6,8 @@
  * afterwards. */
 #include "client/ballast.h"
 #include "client/rank_agree.h"
+#include "client/dial.h"
+#include "client/dial_options.h"
 #include "client/rank_verify.h"
 
 #include "planner/error.h"
@@ -29,6 +31,7 @@
 
 struct rank_arguments {
     struct ballast_options client;
+    struct dial_given credentials;
     uint64_t steps;        /* from where it starts; 0: to the end of data */
     uint64_t commit_every; /* steps; 0: never */
     uint64_t think_ms;
@@ -92,7 +95,9 @@ enum rank_key {
 
 static const struct argp_option rank_options[] = {
     {"socket", RANK_KEY_SOCKET, "PATH", 0,
-     "Control socket (default $BALLAST_SOCKET, else /run/ballast/ballast.sock)", 0},
+     "Control socket (default $BALLAST_SOCKET, else /run/ballast/ballast.sock), or the address "
+     "tcp:127.0.0.1:PORT or tls:HOST:PORT",
+     0},
     {"transport", RANK_KEY_TRANSPORT, "HOW", 0,
      "How tokens come: shared (memory), fetch (over the connection) or auto (default)", 0},
     {"dp", RANK_KEY_DP, "N", 0, "Data-parallel rank (default 0)", 1},
@@ -170,6 +175,15 @@ static uint32_t rank_parts(const struct argp_state *state, char *text) {
     return parts;
 }
 
+static void rank_credentials(struct rank_arguments *arguments) {
+    const struct dial_given *given = &arguments->credentials;
+    arguments->client.token_file = given->token_file;
+    arguments->client.tls_certificate = given->certificate;
+    arguments->client.tls_key = given->key;
+    arguments->client.tls_ca = given->ca;
+    arguments->client.tls_name = given->name;
+}
+
 static uint32_t rank_transport(const struct argp_state *state, const char *text) {
     static const char *const names[] = {"auto", "shared", "fetch"};
     for (uint32_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -198,6 +212,9 @@ static error_t rank_parse(int key, char *text, struct argp_state *state) {
     struct rank_arguments *arguments = state->input;
     struct ballast_options *client = &arguments->client;
     switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &arguments->credentials;
+        return 0;
     case RANK_KEY_SOCKET:
         client->socket = text;
         return 0;
@@ -275,6 +292,7 @@ static error_t rank_parse(int key, char *text, struct argp_state *state) {
         argp_error(state, "%s: no arguments are taken", text);
         return 0;
     case ARGP_KEY_END:
+        rank_credentials(arguments);
         if (arguments->follow && arguments->agree_path != NULL) {
             argp_error(state, "--agree counts its rounds, and --follow leaves some out; take one");
         }
@@ -669,8 +687,9 @@ static void rank_block_signals(struct rank *rank) {
 }
 
 int main(int argc, char **argv) {
+    static const struct argp_child children[] = {{&dial_argp, 0, NULL, 3}, {0}};
     static const struct argp argp = {
-        .options = rank_options, .parser = rank_parse, .doc = rank_doc};
+        .children = children, .options = rank_options, .parser = rank_parse, .doc = rank_doc};
     struct rank rank = {.arguments = {.client = BALLAST_OPTIONS_INIT,
                                       .commit_every = 1,
                                       .type = BALLAST_INT32,

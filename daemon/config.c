@@ -9,6 +9,8 @@
  * function given to it. */
 #include "daemon/config.h"
 #include "daemon/config_keys.h"
+#include "daemon/tcp_rules.h"
+#include "proto/tls.h"
 
 #include <ctype.h>
 #include <ini.h>
@@ -741,6 +743,16 @@ static int resolve_slots(struct loader *loader, struct config *config) {
     return 0;
 }
 
+static int resolve_listen(struct loader *loader, const struct config *config) {
+    const char *name = NULL;
+    char reason[TCP_REASON_BYTES];
+    if (tcp_check(config, tls_available(), &name, reason) == 0) {
+        return 0;
+    }
+    return refuse_value(loader, loader_key(loader, config_key_find("listen", name)), "listen", name,
+                        reason);
+}
+
 /* Reads and checks the present layer into its config. */
 static int parse_layer(struct loader *loader, struct config *config, uint64_t *weights) {
     int code = 0;
@@ -753,7 +765,10 @@ static int parse_layer(struct loader *loader, struct config *config, uint64_t *w
     if (code == 0) {
         code = resolve_plan(loader, config);
     }
-    return code == 0 ? resolve_slots(loader, config) : code;
+    if (code == 0) {
+        code = resolve_slots(loader, config);
+    }
+    return code == 0 ? resolve_listen(loader, config) : code;
 }
 
 /* A config that begins as a copy of the first, without what that owns. */

@@ -29,9 +29,23 @@
 #define CONFIG_DATASET_NAME_BYTES 41u
 #define CONFIG_UIDS_MAX           64u
 #define CONFIG_REPLICAS_MAX       4096u
-#define CONFIG_KEYS_MAX           96u
+#define CONFIG_KEYS_MAX           128u
+#define CONFIG_NAMES_BYTES        1024u               /* of a list of names, terminator included */
 #define CONFIG_STEP_MAX           (UINT64_C(1) << 40) /* of a [from STEP] section */
 #define CONFIG_WEIGHT_ONE         1000000u            /* a weight of 1 in catalog_entry.weight */
+
+/* [listen]: TCP, which is off by default. */
+struct config_listen {
+    char tcp[64]; /* ADDRESS:PORT; empty: off */
+    char token_file[CONFIG_PATH_BYTES];
+    char admin_token_file[CONFIG_PATH_BYTES];
+    char certificate[CONFIG_PATH_BYTES]; /* with key and ca: TLS; empty: plain text */
+    char key[CONFIG_PATH_BYTES];
+    char ca[CONFIG_PATH_BYTES];
+    char serve_names[CONFIG_NAMES_BYTES]; /* of certificates, with commas */
+    char admin_names[CONFIG_NAMES_BYTES];
+    uint32_t timeout_ms;
+};
 
 struct config {
     /* [corpus] and [dataset NAME] */
@@ -56,6 +70,7 @@ struct config {
     uint32_t uids_serve_count;
     uint32_t uids_admin[CONFIG_UIDS_MAX]; /* may call Admin; likewise */
     uint32_t uids_admin_count;
+    struct config_listen listen;
     int log_level; /* 3 error .. 7 debug, as syslog */
     /* [reader] */
     enum reader_backend reader_backend;

@@ -85,6 +85,9 @@ extern const struct config_kind kind_steps;      /* u32 millionths of a step, as
 extern const struct config_kind kind_layouts;    /* u32 of bits 1 << (min + word) */
 extern const struct config_kind kind_cost;       /* u64: "analytic" is 0, "L2/N" is N */
 extern const struct config_kind kind_replicas;   /* replicas_local: "all", "0,1,4-7" below dp */
-extern const struct config_kind kind_uids;       /* u32 array, its count behind it */
+extern const struct config_kind kind_endpoint; /* char array: "ADDRESS:PORT", or empty for "off" */
+extern const struct config_kind kind_file;     /* char array: a path, or empty for none */
+extern const struct config_kind kind_names;    /* char array: names with commas */
+extern const struct config_kind kind_uids;     /* u32 array, its count behind it */
 
 #endif

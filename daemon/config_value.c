@@ -4,7 +4,9 @@
 #include "daemon/config_keys.h"
 
 #include "daemon/metrics_address.h"
+#include "proto/address.h"
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <ctype.h>
 #include <stdio.h>
@@ -731,3 +733,55 @@ static void uids_allowed(const struct config_key *key, char *out, size_t bytes) 
 }
 
 const struct config_kind kind_uids = {uids_parse, uids_print, uids_allowed};
+
+/* What it may be together with the other keys, listen_check says. */
+static int endpoint_parse(const struct config_key *key, const char *text, struct config *config) {
+    if (strcmp(text, "off") == 0) {
+        return path_parse(key, "", config);
+    }
+    struct address address;
+    struct in6_addr literal;
+    if (address_parse_host(text, &address) < 0 ||
+        (inet_pton(AF_INET, address.host, &literal) != 1 &&
+         inet_pton(AF_INET6, address.host, &literal) != 1)) {
+        return -EINVAL;
+    }
+    return path_parse(key, text, config);
+}
+
+static void endpoint_print(const struct config_key *key, const struct config *config, char *out) {
+    const char *text = field_of_const(key, config);
+    (void)snprintf(out, CONFIG_VALUE_BYTES, "%s", text[0] == '\0' ? "off" : text);
+}
+
+static void endpoint_allowed(const struct config_key *key, char *out, size_t bytes) {
+    (void)key;
+    (void)snprintf(out, bytes, "off, or ADDRESS:PORT such as 127.0.0.1:7411 or [::1]:7411");
+}
+
+const struct config_kind kind_endpoint = {endpoint_parse, endpoint_print, endpoint_allowed};
+
+static int file_parse(const struct config_key *key, const char *text, struct config *config) {
+    size_t length = strlen(text);
+    return length > 0 && text[length - 1] == '/' ? -EINVAL : path_parse(key, text, config);
+}
+
+static void file_allowed(const struct config_key *key, char *out, size_t bytes) {
+    (void)snprintf(out, bytes, "a file, of at most %llu characters, or nothing",
+                   (unsigned long long)key->max);
+}
+
+const struct config_kind kind_file = {file_parse, path_print, file_allowed};
+
+static int names_parse(const struct config_key *key, const char *text, struct config *config) {
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_,";
+    return text[strspn(text, letters)] != '\0' ? -EINVAL : path_parse(key, text, config);
+}
+
+static void names_allowed(const struct config_key *key, char *out, size_t bytes) {
+    (void)snprintf(out, bytes, "host names with commas, no blanks, at most %llu characters",
+                   (unsigned long long)key->max);
+}
+
+const struct config_kind kind_names = {names_parse, path_print, names_allowed};

@@ -3,6 +3,7 @@
 
 #include "daemon/failpoint.h"
 #include "daemon/log.h"
+#include "daemon/remote.h"
 #include "daemon/server.h"
 
 #include <assert.h>
@@ -10,8 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CONN_HEAD_BYTES  (FRAME_HEADER_BYTES + 6) /* a frame, a tag and a 32-bit varint */
-#define CONN_PAYLOAD_TAG 0x0a /* FetchResponse.payload: field 1, length-delimited */
+#define CONN_HEAD_BYTES   (FRAME_HEADER_BYTES + 6) /* a frame, a tag and a 32-bit varint */
+#define CONN_RECORD_BYTES 17000u                   /* what TLS sends of 16 KiB, and somewhat more */
+#define CONN_PAYLOAD_TAG  0x0a /* FetchResponse.payload: field 1, length-delimited */
 
 static struct conn *conn_of(const struct session *session) {
     return session->owner;
@@ -45,6 +47,46 @@ static void conn_output_free(struct conn *conn, struct conn_output *output) {
     *output = (struct conn_output){0};
 }
 
+static void conn_output_lost(struct conn *conn, size_t bytes) {
+    log_line(LOG_ERR, "conn", "out of memory for output, closing bytes=%zu", bytes);
+    conn->server->output_bytes -= conn->waiting.used;
+    conn->waiting.used = 0;
+    conn_finish(conn);
+}
+
+void conn_collect(struct conn *conn) {
+    size_t taken = 1;
+    while (conn->tls != NULL && taken > 0) {
+        if (!conn_reserve(&conn->waiting, CONN_RECORD_BYTES)) {
+            conn_output_lost(conn, CONN_RECORD_BYTES);
+            return;
+        }
+        taken = tls_take(conn->tls, conn->waiting.bytes + conn->waiting.used,
+                         conn->waiting.capacity - conn->waiting.used);
+        conn->waiting.used += taken;
+        conn->server->output_bytes += taken;
+    }
+    if (conn->waiting.used > 0) {
+        conn->server->touched(conn->server->context);
+    }
+}
+
+/* Over TLS, puts what was appended behind `start` into records. */
+static void conn_seal(struct conn *conn, size_t start) {
+    struct conn_output *waiting = &conn->waiting;
+    struct error error;
+    if (conn->tls == NULL || conn->unknown) {
+        return;
+    }
+    int code = tls_write(conn->tls, waiting->bytes + start, waiting->used - start, &error);
+    conn->server->output_bytes -= waiting->used - start;
+    waiting->used = start;
+    if (code < 0) {
+        conn_finish(conn);
+    }
+    conn_collect(conn);
+}
+
 void conn_send(struct session *session, uint32_t stream, enum frame_type type,
                const ProtobufCMessage *message) {
     struct conn *conn = conn_of(session);
@@ -56,9 +98,7 @@ void conn_send(struct session *session, uint32_t stream, enum frame_type type,
         return;
     }
     if (!conn_reserve(&conn->waiting, FRAME_HEADER_BYTES + bytes)) {
-        log_line(LOG_ERR, "conn", "out of memory for an answer, closing bytes=%zu", bytes);
-        conn->waiting.used = 0;
-        conn_finish(conn);
+        conn_output_lost(conn, bytes);
         return;
     }
     uint8_t *at = conn->waiting.bytes + conn->waiting.used;
@@ -66,6 +106,7 @@ void conn_send(struct session *session, uint32_t stream, enum frame_type type,
     protobuf_c_message_pack(message, at + FRAME_HEADER_BYTES);
     conn->waiting.used += FRAME_HEADER_BYTES + bytes;
     conn->server->output_bytes += FRAME_HEADER_BYTES + bytes;
+    conn_seal(conn, conn->waiting.used - FRAME_HEADER_BYTES - bytes);
     conn->server->touched(conn->server->context);
 }
 
@@ -89,7 +130,7 @@ static size_t conn_try_payload(struct conn *conn, const uint8_t *head, size_t he
                                const uint8_t *payload, uint32_t bytes) {
     uv_buf_t buffers[2] = {uv_buf_init((char *)head, (unsigned)head_bytes),
                            uv_buf_init((char *)payload, bytes)};
-    if (conn->waiting.used > 0 || conn->flight.used > 0) {
+    if (conn->waiting.used > 0 || conn->flight.used > 0 || conn->tls != NULL) {
         return 0;
     }
     int written = uv_try_write((uv_stream_t *)&conn->pipe, buffers, 2);
@@ -116,15 +157,16 @@ void conn_send_payload(struct session *session, uint32_t stream, const uint8_t *
     size_t head_bytes = conn_payload_head(stream, bytes, head);
     size_t taken = conn_try_payload(conn, head, head_bytes, payload, bytes);
     if (!conn_reserve(&conn->waiting, head_bytes + bytes - taken)) {
-        log_line(LOG_ERR, "conn", "out of memory for a fetched batch, closing bytes=%u", bytes);
-        conn_finish(conn);
+        conn_output_lost(conn, bytes);
         return;
     }
+    size_t start = conn->waiting.used;
     if (taken < head_bytes) {
         conn_append(conn, head + taken, head_bytes - taken);
         taken = head_bytes;
     }
     conn_append(conn, payload + (taken - head_bytes), bytes - (taken - head_bytes));
+    conn_seal(conn, start);
     if (conn->waiting.used > 0) {
         conn->server->touched(conn->server->context);
     }
@@ -204,7 +246,9 @@ void conn_flush(struct conn *conn) {
         conn_output_free(conn, &conn->waiting);
     }
     if (conn->finishing) {
-        conn_close(conn);
+        if (!conn->lingers) {
+            conn_close(conn);
+        }
     } else if (!conn->reading && !conn_congested(&conn->session)) {
         conn_process(conn);
         conn->server->touched(conn->server->context);
@@ -253,16 +297,48 @@ static void conn_shrink_input(struct conn *conn) {
     }
 }
 
+/* Over TLS, moves what has come to the frame reader: the bytes; 0 none; negative: at an end. */
+static int64_t conn_unseal(struct conn *conn) {
+    struct error error;
+    size_t room;
+    if (conn->tls == NULL) {
+        return 0;
+    }
+    uint8_t *space = frame_reader_space(&conn->reader, &room);
+    int64_t got = tls_read(conn->tls, space, room, &error);
+    if (got > 0) {
+        frame_reader_fill(&conn->reader, (size_t)got);
+    } else if (got < 0 && got != -EPIPE) {
+        log_line(LOG_WARNING, "conn", "%s peer=%s", error.text, conn->session.peer.name);
+    }
+    conn_collect(conn);
+    return got;
+}
+
 /* The next frame: 1; 0 none yet; negative: told the peer, to be closed. */
 static int conn_next(struct conn *conn, struct frame_header *header, const uint8_t **data) {
     const char *reason = "too many large messages at a time; try again";
-    int code = conn_fit_input(conn, header) < 0 ? -EMSGSIZE : 0;
-    if (code == 0) {
-        code = frame_reader_next(&conn->reader, header, data, &reason);
-    }
-    if (code < 0) {
-        session_bad_frame(&conn->session, header, code, reason);
-    }
+    int code;
+    do {
+        code = conn_fit_input(conn, header) < 0 ? -EMSGSIZE : 0;
+        if (code == 0) {
+            code = frame_reader_next(&conn->reader, header, data, &reason);
+        }
+        if (code < 0) {
+            session_bad_frame(&conn->session, header, code, reason);
+        }
+        if (code == 0) {
+            int64_t got = conn_unseal(conn);
+            code = got > 0 ? 2 : (int)got;
+        }
+    } while (code == 2);
+    return code;
+}
+
+/* Until the peer is known no frame of it is looked at. */
+static int conn_know(struct conn *conn) {
+    int code = remote_know(&conn->server->remote, conn);
+    conn->unknown = code != 1;
     return code;
 }
 
@@ -281,6 +357,10 @@ static void conn_process(struct conn *conn) {
         if (conn_congested(&conn->session)) {
             conn_pause(conn);
             return;
+        }
+        if (conn->unknown) {
+            code = conn_know(conn);
+            continue;
         }
         code = conn_next(conn, &header, &data);
         if (code == 1 && session_frame(&conn->session, &header, data, uv_hrtime()) < 0) {
@@ -301,6 +381,10 @@ static void conn_allocate(uv_handle_t *handle, size_t suggested, uv_buf_t *buffe
     struct conn *conn = handle->data;
     size_t bytes;
     (void)suggested;
+    if (conn->tls != NULL) { /* read at once and put into TLS, so all connections share it */
+        *buffer = uv_buf_init((char *)conn->server->sealed, sizeof conn->server->sealed);
+        return;
+    }
     uint8_t *space = frame_reader_space(&conn->reader, &bytes);
     if (FAILPOINT(conn_read) == FAILPOINT_DOES_SHORT) {
         bytes = (bytes + 1) / 2;
@@ -310,9 +394,14 @@ static void conn_allocate(uv_handle_t *handle, size_t suggested, uv_buf_t *buffe
 
 static void conn_read(uv_stream_t *stream, ssize_t bytes, const uv_buf_t *buffer) {
     struct conn *conn = stream->data;
-    (void)buffer;
     if (bytes < 0) {
         conn_close(conn);
+    } else if (bytes > 0 && conn->tls != NULL) {
+        if (tls_put(conn->tls, (const uint8_t *)buffer->base, (size_t)bytes) < 0) {
+            conn_close(conn);
+        } else {
+            conn_process(conn);
+        }
     } else if (bytes > 0) {
         frame_reader_fill(&conn->reader, (size_t)bytes);
         conn_process(conn);
@@ -332,6 +421,7 @@ static void conn_free(struct conn *conn) {
     conn_output_free(conn, &conn->waiting);
     conn_output_free(conn, &conn->flight);
     conn->server->input_bytes -= conn->reader.capacity;
+    tls_close(conn->tls);
     free(conn->reader.buffer);
     free(conn);
 }
@@ -353,13 +443,15 @@ int conn_open(struct server *server, int fd, const struct session_peer *peer, st
         return -ENOMEM;
     }
     conn->server = server;
+    conn->unknown = peer->remote;
     conn->pipe.data = conn;
     conn->write.data = conn;
     frame_reader_init(&conn->reader, buffer, CONN_INPUT_BYTES);
     server->handles++;
     server->input_bytes += CONN_INPUT_BYTES;
     session_init(&conn->session, server->world, conn, peer, uv_hrtime());
-    int code = uv_pipe_open(&conn->pipe, fd);
+    int code = peer->remote ? remote_begin(&server->remote, &conn->tls) : 0;
+    code = code < 0 ? code : uv_pipe_open(&conn->pipe, fd);
     if (code < 0) {
         (void)close(fd);
         conn->closing = true;

@@ -9,6 +9,8 @@
 
 #include "daemon/session.h"
 
+#include "proto/tls.h"
+
 #include <uv.h>
 
 #define CONN_INPUT_BYTES  2048u
@@ -27,15 +29,19 @@ struct conn_output {
 struct conn {
     struct session session;
     struct server *server;
-    uint32_t index; /* in server->conns */
-    uv_pipe_t pipe;
+    uint32_t index;   /* in server->conns */
+    uv_pipe_t pipe;   /* of any stream socket's descriptor */
     uv_write_t write; /* in flight while `flight` has bytes */
     struct frame_reader reader;
     struct conn_output waiting;
     struct conn_output flight;
+    struct tls *tls; /* NULL in plain text */
+    bool unknown;    /* over TCP, its preface or handshake is not over (remote.h) */
+    bool lingers;    /* finishing without input: what it was told may still be on its way */
     bool reading;
     bool finishing; /* nothing is read any more; closed when output has left */
     bool closing;
+    bool admitted;         /* counts as one of limits.connections */
     uint64_t finish_by_ns; /* while finishing */
 };
 
@@ -47,6 +53,9 @@ void conn_finish(struct conn *conn);
 
 /* Ends the session at once; the memory goes when the loop has let go of it. Idempotent. */
 void conn_close(struct conn *conn);
+
+/* Of remote.c: moves what TLS wants to send to what waits to be written. */
+void conn_collect(struct conn *conn);
 
 /* Writes what waits, as far as the socket takes it. */
 void conn_flush(struct conn *conn);

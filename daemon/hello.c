@@ -145,7 +145,7 @@ static bool hello_bind(struct session *session, uint32_t stream, struct member *
     }
     session->held = held;
     session->member = member;
-    session->token_valid = true;
+    session->token_valid = !session->peer.remote;
     session->generation = world->generation->number;
     member->pid = session->peer.pid;
     member->uid = session->peer.uid;
@@ -190,12 +190,13 @@ static void hello_answer(struct session *session, uint32_t stream) {
     response.micro_batches = roster_micro_batches(roster, roster->committed_step);
     response.tokens_max = job->tokens_max;
     response.token_bytes = job->token_bytes;
-    response.data_token = (ProtobufCBinaryData){sizeof session->token, session->token};
+    response.data_token = (ProtobufCBinaryData){session->token_valid ? sizeof session->token : 0,
+                                                session->token};
     response.slab_bytes = job->slab_bytes;
     response.generation = generation->number;
     response.generation_step = generation->step;
     response.generation_by = (char *)generation->by;
-    response.data_path = (char *)job->data_path;
+    response.data_path = session->peer.remote ? (char *)"" : (char *)job->data_path;
     session_answer(session, stream, &response.base);
 }
 
@@ -223,7 +224,8 @@ void loader_hello(struct session *session, const struct session_call *call, cons
     (void)FAILPOINT(hello);
     hello_answer(session, call->stream);
     session_printable(request->client, client);
-    session_log(session, LOG_INFO, "rank connected dp=%u pp=%u cp=%u tp=%u pid=%u uid=%u client=%s",
-                place.dp, place.pp, place.cp, place.tp, session->peer.pid, session->peer.uid,
-                client);
+    session_log(session, LOG_INFO,
+                "rank connected dp=%u pp=%u cp=%u tp=%u pid=%u uid=%u client=%s%s%s", place.dp,
+                place.pp, place.cp, place.tp, session->peer.pid, session->peer.uid, client,
+                session->peer.remote ? " peer=" : "", session->peer.name);
 }

@@ -19,20 +19,41 @@
 
 /* Listening */
 
-static int server_listen(struct server *server, struct server_listener *listener, const char *path,
-                         uv_poll_cb accepted, struct error *error) {
-    int code = listen_unix(&listener->socket, path, "daemon.socket", SERVER_BACKLOG, error);
-    if (code == 0 && uv_poll_init(server->loop, &listener->poll, listener->socket.fd) < 0) {
+static int server_watch(struct server *server, struct server_listener *listener, const char *name,
+                        uv_poll_cb accepted, struct error *error) {
+    if (uv_poll_init(server->loop, &listener->poll, listener->socket.fd) < 0) {
         listen_close(&listener->socket);
-        code = error_set(error, -ENOMEM, "%s: cannot be polled", path);
-    }
-    if (code < 0) {
-        return code;
+        return error_set(error, -ENOMEM, "%s: cannot be polled", name);
     }
     listener->poll.data = server;
     server->handles++;
     (void)uv_poll_start(&listener->poll, UV_READABLE, accepted);
     return 0;
+}
+
+static int server_listen(struct server *server, struct server_listener *listener, const char *path,
+                         uv_poll_cb accepted, struct error *error) {
+    int code = listen_unix(&listener->socket, path, "daemon.socket", SERVER_BACKLOG, error);
+    return code < 0 ? code : server_watch(server, listener, path, accepted, error);
+}
+
+static void server_tcp_ready(uv_poll_t *poll, int status, int events);
+
+static int server_listen_tcp(struct server *server, struct error *error) {
+    const char *address = server->config->listen.tcp;
+    int code = remote_open(&server->remote, server->config, error);
+    if (code < 0 || address[0] == '\0') {
+        return code;
+    }
+    code = remote_listen(&server->remote, &server->tcp.socket, SERVER_BACKLOG, error);
+    if (code == 0) {
+        code = server_watch(server, &server->tcp, "listen.tcp", server_tcp_ready, error);
+    }
+    if (code == 0) {
+        log_line(LOG_NOTICE, "server", "listening address=%s:%s",
+                 server->remote.tls != NULL ? "tls" : "tcp", address);
+    }
+    return code;
 }
 
 static void server_handle_closed(uv_handle_t *handle) {
@@ -58,6 +79,9 @@ static void server_accept_again(struct server *server) {
         server->accepting = true;
         (void)uv_poll_start(&server->control.poll, UV_READABLE, server_control_ready);
         (void)uv_poll_start(&server->data.poll, UV_READABLE, server_data_ready);
+        if (server->tcp.socket.fd >= 0) {
+            (void)uv_poll_start(&server->tcp.poll, UV_READABLE, server_tcp_ready);
+        }
     }
 }
 
@@ -110,6 +134,9 @@ static void server_pause(struct server *server, int code) {
     server->accepting = false;
     (void)uv_poll_stop(&server->control.poll);
     (void)uv_poll_stop(&server->data.poll);
+    if (server->tcp.socket.fd >= 0) {
+        (void)uv_poll_stop(&server->tcp.poll);
+    }
     (void)uv_timer_start(&server->retry, server_retry, SERVER_RETRY_MS, 0);
 }
 
@@ -158,7 +185,7 @@ static int server_identify(const struct server *server, int fd, struct session_p
 
 /* Peers that may do nothing, or come when all places are taken, are told so on their first call. */
 static void server_judge(struct server *server, struct session_peer *peer, uint64_t now_ns) {
-    if (!peer->may_serve && !peer->may_admin) {
+    if (!peer->remote && !peer->may_serve && !peer->may_admin) {
         server->metrics->rejected[METRICS_REJECTED_USER]++;
         peer->refusal = STATUS_PERMISSION_DENIED;
         peer->refusal_text = "this user is not allowed here; list its uid in daemon.allow_uids or "
@@ -177,23 +204,24 @@ static void server_judge(struct server *server, struct session_peer *peer, uint6
     }
 }
 
-static void server_admit(struct server *server, int fd) {
-    struct session_peer peer;
+/* `peer` NULL: it could not be asked. */
+static void server_admit(struct server *server, int fd, struct session_peer *peer) {
     struct conn *conn;
-    if (server_identify(server, fd, &peer) < 0 || server->conn_count == server->conn_capacity) {
+    if (peer == NULL || server->conn_count == server->conn_capacity) {
         server->metrics->rejected[METRICS_REJECTED_FULL]++;
         (void)close(fd);
         return;
     }
-    server_judge(server, &peer, uv_hrtime());
-    if (conn_open(server, fd, &peer, &conn) < 0) {
+    server_judge(server, peer, uv_hrtime());
+    if (conn_open(server, fd, peer, &conn) < 0) {
         server->metrics->rejected[METRICS_REJECTED_MEMORY]++;
-        log_line(LOG_ERR, "server", "out of memory for a connection pid=%u", peer.pid);
+        log_line(LOG_ERR, "server", "out of memory for a connection pid=%u", peer->pid);
         return;
     }
     conn->index = server->conn_count;
     server->conns[server->conn_count++] = conn;
-    server->admitted += peer.refusal == STATUS_OK;
+    conn->admitted = peer->refusal == STATUS_OK;
+    server->admitted += conn->admitted;
     if (server->admitted > server->conn_high_water) {
         server->conn_high_water = server->admitted;
     }
@@ -204,11 +232,27 @@ static void server_control_ready(uv_poll_t *poll, int status, int events) {
     (void)status;
     (void)events;
     for (uint32_t i = 0; i < SERVER_ACCEPTS; i++) {
+        struct session_peer peer;
         int fd = server_accept(server, &server->control);
         if (fd < 0) {
             return;
         }
-        server_admit(server, fd);
+        server_admit(server, fd, server_identify(server, fd, &peer) < 0 ? NULL : &peer);
+    }
+}
+
+static void server_tcp_ready(uv_poll_t *poll, int status, int events) {
+    struct server *server = poll->data;
+    (void)status;
+    (void)events;
+    for (uint32_t i = 0; i < SERVER_ACCEPTS; i++) {
+        struct session_peer peer;
+        int fd = server_accept(server, &server->tcp);
+        if (fd < 0) {
+            return;
+        }
+        remote_identify(&server->remote, fd, &peer);
+        server_admit(server, fd, &peer);
     }
 }
 
@@ -216,7 +260,7 @@ void server_forget(struct server *server, struct conn *conn) {
     struct conn *last = server->conns[--server->conn_count];
     server->conns[conn->index] = last;
     last->index = conn->index;
-    server->admitted -= conn->session.peer.refusal == STATUS_OK;
+    server->admitted -= conn->admitted;
 }
 
 /* Data socket */
@@ -354,6 +398,7 @@ int server_open(struct server *server, struct error *error) {
     const char *path = server->config->socket_path;
     server->control.socket.fd = -1;
     server->data.socket.fd = -1;
+    server->tcp.socket.fd = -1;
     server->conn_capacity = server->config->connections_max + SERVER_TURNED_AWAY;
     server->conns = calloc(server->conn_capacity, sizeof(struct conn *));
     if (server->conns == NULL) {
@@ -370,6 +415,9 @@ int server_open(struct server *server, struct error *error) {
     int code = server_listen(server, &server->control, path, server_control_ready, error);
     if (code == 0) {
         code = server_listen(server, &server->data, data_path, server_data_ready, error);
+    }
+    if (code == 0) {
+        code = server_listen_tcp(server, error);
     }
     if (code < 0) {
         server_close(server);
@@ -397,6 +445,7 @@ void server_close_listeners(struct server *server) {
     server->accepting = false;
     server_unlisten(&server->control);
     server_unlisten(&server->data);
+    server_unlisten(&server->tcp);
 }
 
 void server_finish(struct server *server) {
@@ -436,6 +485,7 @@ void server_close(struct server *server) {
 
 void server_deinit(struct server *server) {
     assert(server->handles == 0);
+    remote_close(&server->remote);
     free(server->conns);
     server->conns = NULL;
 }

@@ -1,4 +1,4 @@
-/* server: the two Unix sockets, who may connect, and the connections there are.
+/* server: the two Unix sockets and the TCP port, who may connect, and the connections there are.
  *
  * The control socket speaks ttrpc (conn.h). The data socket, at its path + ".data", takes the token
  * that Hello gave out, 16 bytes, and answers with one byte and the slab's descriptor. The caller
@@ -8,6 +8,7 @@
 
 #include "daemon/config.h"
 #include "daemon/conn.h"
+#include "daemon/remote.h"
 #include "daemon/listen.h"
 #include "daemon/metrics.h"
 
@@ -45,7 +46,10 @@ struct server {
     /* The server's own. */
     struct server_listener control;
     struct server_listener data;
-    struct conn **conns; /* conn_capacity pointers, the first conn_count set */
+    struct server_listener tcp; /* closed unless [listen] asks for it */
+    struct remote remote;
+    uint8_t sealed[65536]; /* what was just read of a TLS connection */
+    struct conn **conns;   /* conn_capacity pointers, the first conn_count set */
     uint32_t conn_capacity;
     uint32_t conn_count;
     uint32_t conn_high_water;

@@ -134,11 +134,23 @@ static uint64_t session_deadline(int64_t timeout_ns, uint64_t now_ns) {
     return now_ns + capped;
 }
 
+static void session_deny(struct session *session, uint32_t stream, const char *what,
+                         const char *unix_remedy, const char *remote_remedy) {
+    const struct session_peer *peer = &session->peer;
+    if (peer->remote) {
+        session_refuse(session, stream, STATUS_PERMISSION_DENIED, "%s is not allowed to %s; %s",
+                       peer->name, what, remote_remedy);
+    } else {
+        session_refuse(session, stream, STATUS_PERMISSION_DENIED, "uid %u is not allowed to %s; %s",
+                       peer->uid, what, unix_remedy);
+    }
+}
+
 static void session_call_admin(struct session *session, const struct session_call *call) {
     if (!session->peer.may_admin) {
-        session_refuse(session, call->stream, STATUS_PERMISSION_DENIED,
-                       "uid %u is not allowed to administer; add it to daemon.admin_uids",
-                       session->peer.uid);
+        session_deny(session, call->stream, "administer", "add it to daemon.admin_uids",
+                     "use the token of listen.admin_token_file, or a certificate with a name in "
+                     "listen.admin_names");
     } else if (session->admin_calls >= SESSION_ADMIN_CALLS_MAX) {
         session_refuse(session, call->stream, STATUS_RESOURCE_EXHAUSTED,
                        "%u calls of this connection wait for an answer", session->admin_calls);
@@ -151,9 +163,8 @@ static void session_call_admin(struct session *session, const struct session_cal
 static void session_call_loader(struct session *session, const struct session_call *call,
                                 uint64_t now_ns) {
     if (!session->peer.may_serve) {
-        session_refuse(session, call->stream, STATUS_PERMISSION_DENIED,
-                       "uid %u is not allowed to be served; add it to daemon.allow_uids",
-                       session->peer.uid);
+        session_deny(session, call->stream, "be served", "add it to daemon.allow_uids",
+                     "use a certificate with a name in listen.serve_names");
     } else if (loader_call(session, call, now_ns)) {
         session->greeted = true;
     }

@@ -164,6 +164,8 @@ struct session_world {
 struct session_peer {
     uint32_t pid, uid;
     bool may_serve, may_admin;
+    bool remote;    /* over TCP: pid is 0, uid UINT32_MAX, and memory cannot be shared */
+    char name[192]; /* of a remote one, for sentences */
     /* Set: every call is refused with this sentence, then the connection is closed. */
     enum status refusal;
     const char *refusal_text;

@@ -33,6 +33,7 @@ struct ctl {
     const char *state; /* NULL: not given, like the next two */
     const char *socket;
     const char *config;
+    struct dial_given credentials; /* for a socket that is an address of TCP */
     unsigned flags; /* which of the three stand on the command line: 1 << enum origin */
     bool json;
     int timeout_ms;

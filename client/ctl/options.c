@@ -1,6 +1,7 @@
 /* options: the global options, which may stand before and after the command, and their environment
  * variables. A flag wins over its variable. */
 #include "client/ctl/ctl.h"
+#include "client/dial_options.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -18,7 +19,9 @@ enum {
 
 static const struct argp_option global_options[] = {
     {"socket", OPTION_SOCKET, "PATH", 0,
-     "Ask the daemon on this socket (BALLAST_SOCKET; /run/ballast/ballast.sock)", 0},
+     "Ask the daemon on this socket (BALLAST_SOCKET; /run/ballast/ballast.sock), or at the address "
+     "tcp:127.0.0.1:PORT or tls:HOST:PORT",
+     0},
     {"state", OPTION_STATE, "DIR", 0,
      "Read a stopped daemon's state directory, with --config (BALLAST_STATE)", 0},
     {"config", OPTION_CONFIG, "FILE", 0,
@@ -92,6 +95,9 @@ static void option_set(struct ctl *ctl, enum origin origin, const char **option,
 static error_t global_parse(int key, char *arg, struct argp_state *state) {
     struct ctl *ctl = state->input;
     switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &ctl->credentials;
+        return 0;
     case OPTION_SOCKET:
         option_set(ctl, ORIGIN_DAEMON, &ctl->socket, arg);
         return 0;
@@ -120,7 +126,10 @@ static error_t global_parse(int key, char *arg, struct argp_state *state) {
     }
 }
 
-static const struct argp global_argp = {.options = global_options, .parser = global_parse};
+static const struct argp_child global_children[] = {{&dial_argp, 0, NULL, 0}, {0}};
+
+static const struct argp global_argp = {
+    .options = global_options, .parser = global_parse, .children = global_children};
 
 const struct argp_child ctl_argp_children[] = {{&global_argp, 0, "Global options:", 1}, {0}};
 

@@ -6,14 +6,16 @@
 /* The socket: named, else the config's, else the usual one. */
 static int remote_connect(struct ctl *ctl) {
     struct config *config = NULL;
+    struct dial_credentials credentials;
     const char *path = ctl->socket;
-    int rc = 0;
-    if (path == NULL && ctl->config != NULL) {
+    int rc = dial_resolve(&ctl->credentials, &credentials, &ctl->error);
+    if (rc == 0 && path == NULL && ctl->config != NULL) {
         rc = config_load(ctl->config, NULL, 0, &config, &ctl->error);
         path = rc == 0 ? config->socket_path : NULL;
     }
     if (rc == 0) {
-        rc = call_open(path != NULL ? path : CTL_DEFAULT_SOCKET, 0, &ctl->channel, &ctl->error);
+        rc = call_open_as(path != NULL ? path : CTL_DEFAULT_SOCKET, &credentials, 0, &ctl->channel,
+                          &ctl->error);
     }
     config_destroy(config);
     return rc;

@@ -1,15 +1,16 @@
 #!/usr/bin/python3
 """However tokens travel, a rank has the ring's bytes: Fetch on the Unix socket, over TCP, over TLS."""
 
+import ctypes
 import os
 import random
-import shutil
 import socket
+import ssl
 import struct
-import subprocess
 import threading
 import time
 
+from authority import Authority
 from faults import Raw
 from world import Skip, World, in_order, main, synthetic_documents, write_corpus
 
@@ -136,6 +137,190 @@ def test_a_slow_fetcher_does_not_delay_the_rings_ranks():
         assert beside <= 2 * alone + 2, (alone, beside)
         assert world.live("status")["state"] == "serving"
         slow[0].socket.close()
+        world.stop()
+
+
+# TCP
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def write_token(world, name, token):
+    path = os.path.join(world.dir, name)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
+        f.write(token + "\n")
+    return path
+
+
+def world_on_tcp(**listen):
+    """A world whose ranks and ctl may use .tcp with the token files .token and .admin."""
+    port = free_port()
+    world = world_with_corpus(listen={"tcp": f"127.0.0.1:{port}", "token_file": "token",
+                                      "admin_token_file": "admin", **listen})
+    world.port = port
+    world.tcp = f"tcp:127.0.0.1:{port}"
+    world.token = write_token(world, "token", "a token of ranks 0123456789".replace(" ", "-"))
+    world.admin = write_token(world, "admin", "a token of operators 012345".replace(" ", "-"))
+    return world
+
+
+def flags(options):
+    return [word for key, value in options.items() for word in ("--" + key.replace("_", "-"), value)]
+
+
+def ask(world, address, options, expect=0):
+    return world.ctl("--socket", address, *flags(options), "--json", "status", expect=expect)
+
+
+def logged(world):
+    with open(world.daemon_log) as f:
+        return f.read()
+
+
+def expect_over(world, expected, address, **options):
+    unix, world.socket = world.socket, address
+    try:
+        expect_ring(world, expected, **options)
+    finally:
+        world.socket = unix
+
+
+def test_over_tcp_on_loopback_a_rank_has_the_rings_bytes():
+    with world_on_tcp() as world:
+        world.start()
+        expected = ring(world)
+        expect_over(world, expected, world.tcp, token_file=world.token)
+        refused = ask(world, world.tcp, {"token_file": world.token}, expect=1)
+        assert "not allowed to administer" in refused.stderr and "admin_token_file" in refused.stderr
+        ask(world, world.tcp, {"token_file": world.admin})
+        other = write_token(world, "other", "0" * 32)
+        refused = ask(world, world.tcp, {"token_file": other}, expect=1)
+        assert "not the one of listen.token_file" in refused.stderr
+        refused = ask(world, world.tcp, {}, expect=1)
+        assert "needs the daemon's token" in refused.stderr and "BALLAST_TOKEN_FILE" in refused.stderr
+        unix, world.socket = world.socket, world.tcp
+        code, text = world.rank(cp=1, transport="shared", token_file=world.token).wait()
+        world.socket = unix
+        assert code == 1 and "cannot share its memory" in text, text
+        with socket.create_connection(("127.0.0.1", world.port)) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            stranger.settimeout(5)
+            assert b"begins with a token" in stranger.recv(4096)
+            assert stranger.recv(4096) == b""
+        world.stop()
+
+
+def drop_what_comes(connection):
+    """From here on the kernel drops every packet for this socket unseen: the cable is pulled."""
+    program = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))  # BPF: return 0
+    attach = 26  # SO_ATTACH_FILTER
+    connection.setsockopt(socket.SOL_SOCKET, attach, struct.pack("@HP", 1, ctypes.addressof(program)))
+
+
+def test_a_pulled_cable_ends_the_connection_after_its_timeout():
+    with world_on_tcp(timeout="1s") as world:
+        world.start()
+        stray = Raw.__new__(Raw)
+        stray.socket = socket.create_connection(("127.0.0.1", world.port))
+        stray.socket.settimeout(5)
+        stray.stream = 1
+        with open(world.token, "rb") as f:
+            stray.send(b"ballast/1 bearer " + f.read())
+        hello = b"\x08\x01\x10\x01" + Raw.field(3, b"\x08\x01") + Raw.field(4, b"\x02")
+        assert stray.call(b"Hello", hello)[0] == 0
+        drop_what_comes(stray.socket)
+        world.wait_for(lambda: "rank left dp=1" in logged(world), "the daemon gives the rank up", timeout=15)
+        stray.socket.close()
+        assert world.live("status")["state"] in ("serving", "warming")
+        world.stop()
+
+
+# TLS
+
+
+def world_on_tls():
+    port = free_port()
+    world = world_with_corpus(listen={
+        "tcp": f"127.0.0.1:{port}", "certificate": "ca/daemon.pem", "key": "ca/daemon.key", "ca": "ca/ca.pem",
+        "serve_names": "trainer.test", "admin_names": "operator.test"})
+    world.tls = f"tls:127.0.0.1:{port}"
+    world.port = port
+    world.authority = Authority(os.path.join(world.dir, "ca"))
+    world.authority.sign("daemon", "IP:127.0.0.1,DNS:daemon.test")
+    world.authority.sign("trainer", "DNS:trainer.test")
+    world.authority.sign("operator", "DNS:operator.test")
+    return world
+
+
+def need_tls(world):
+    done = world.ctl("--socket", "tls:127.0.0.1:1", "--tls-ca", world.config_path, "status", expect=None)
+    if "no TLS" in done.stderr:
+        raise Skip("this build has no TLS")
+
+
+def test_over_mutual_tls_a_rank_has_the_rings_bytes():
+    with world_on_tls() as world:
+        need_tls(world)
+        world.start()
+        expected = ring(world)
+        trainer = world.authority.client("trainer")
+        expect_over(world, expected, world.tls, **trainer)
+        expect_over(world, expected, world.tls, tls_name="daemon.test", credits=1, **trainer)
+        ask(world, world.tls, world.authority.client("operator"))
+        unix, world.socket = world.socket, world.tls
+        rank = world.rank(cp=1, steps=STEPS, commit_every=0, think_ms=20, **trainer)
+        world.socket = unix
+        time.sleep(0.3)
+        world.kill()
+        world.start()
+        known = in_order(rank.finish(), MICRO_BATCHES // 2)
+        assert [known[at] for at in sorted(known)] == expected[0]
+        world.stop()
+
+
+def test_who_has_no_right_certificate_is_told_so_on_both_sides():
+    with world_on_tls() as world:
+        need_tls(world)
+        world.start()
+        authority = world.authority
+        stranger = Authority(os.path.join(world.dir, "stranger"))
+        stranger.sign("trainer", "DNS:trainer.test")
+        authority.sign("expired", "DNS:operator.test", days=-1)
+        authority.sign("nobody", "DNS:nobody.test")
+        cases = [
+            # options, what the client says, what the daemon logs
+            (stranger.client("trainer", ca=authority), "did not accept the certificate of this side", "not accepted"),
+            (authority.client("trainer", ca=stranger), "daemon's certificate is not accepted", "unknown ca"),
+            (authority.client("expired"), "certificate expired", "has expired"),
+            ({"tls_ca": authority.path("ca.pem")}, "certificate required", "showed no certificate"),
+            (authority.client("nobody"), "no name of this certificate is allowed", "no name of this certificate"),
+            (authority.client("trainer"), "is not allowed to administer", ""),
+            ({**authority.client("operator"), "tls_name": "other.test"}, "is not for other.test", ""),
+        ]
+        for options, said, log in cases:
+            before = len(logged(world))
+            done = ask(world, world.tls, options, expect=1)
+            assert said in done.stderr, (said, done.stderr)
+            world.wait_for(lambda: log in logged(world)[before:], f"the daemon logs '{log}'", timeout=5)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(authority.path("ca.pem"))
+        context.load_cert_chain(authority.path("trainer.pem"), authority.path("trainer.key"))
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        with socket.create_connection(("127.0.0.1", world.port)) as old:
+            try:
+                context.wrap_socket(old)
+                raise AssertionError("TLS 1.2 was spoken")
+            except ssl.SSLError as refused:
+                assert "PROTOCOL_VERSION" in str(refused).upper(), refused
+        world.wait_for(lambda: "does not speak TLS 1.3" in logged(world), "the daemon logs the version", timeout=5)
+        plain = ask(world, f"tcp:127.0.0.1:{world.port}", {"token_file": write_token(world, "t", "0" * 32)}, expect=None)
+        assert plain.returncode != 0 and "connection" in plain.stderr, plain.stderr
+        ask(world, world.tls, authority.client("operator"))
         world.stop()
 
 

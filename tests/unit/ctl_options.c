@@ -23,6 +23,11 @@ struct refusal {
 
 /* What both commands take to describe the job and its step times. */
 static const struct refusal shared[] = {
+    {"--token-file", NULL, 0, NULL},
+    {"--tls-certificate", NULL, 0, NULL},
+    {"--tls-key", NULL, 0, NULL},
+    {"--tls-ca", NULL, 0, NULL},
+    {"--tls-name", NULL, 0, NULL},
     {"--timeout", "0", USAGE, "--timeout '0'"},
     {"--config", "/nowhere/conf", MISSING, "/nowhere/conf"},
     {"--corpus", "/nowhere/corpus", USAGE, "one of them"},

@@ -131,6 +131,9 @@ static const struct {
     {&kind_replicas, {"", "-1", "1", "0-", "0,0-9999"}},
     {&kind_uids, {"root", "-1", "4294967295", "1,,2"}},
     {&kind_path, {""}},
+    {&kind_file, {"certificates/"}},
+    {&kind_names, {"a b", "a;b", "*.x"}},
+    {&kind_endpoint, {"", "on", "localhost:1", "127.0.0.1", "127.0.0.1:0", "::1:7", "[::1]"}},
     {&kind_listen, {"", "on", "0.0.0.0:9464", "localhost:9464", "unix:m.sock", "127.0.0.1"}},
 };
 
