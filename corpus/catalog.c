@@ -1,5 +1,6 @@
 /* catalog: see catalog.h. */
 #include "corpus/catalog.h"
+#include "corpus/files.h"
 #include "corpus/megatron.h"
 
 #include <assert.h>
@@ -15,6 +16,7 @@ struct slot {
 };
 
 struct catalog {
+    struct files *files;
     uint32_t count;
     struct slot slots[];
 };
@@ -64,12 +66,17 @@ int catalog_open_watched(const struct catalog_entry *entries, uint32_t count,
     if (catalog == NULL) {
         return error_set(error, -ENOMEM, "no memory for %" PRIu32 " datasets", count);
     }
+    rc = files_create(files_open_max(), &catalog->files, error);
+    if (rc < 0) {
+        free(catalog);
+        return rc;
+    }
     for (; catalog->count < count; catalog->count++) {
         const struct catalog_entry *entry = &entries[catalog->count];
         struct slot *slot = &catalog->slots[catalog->count];
         share.done = catalog->count;
-        rc = dataset_open_watched(entry->name, entry->prefix, watch == NULL ? NULL : &part,
-                                  &slot->dataset, error);
+        rc = dataset_open_watched(entry->name, entry->prefix, catalog->files,
+                                  watch == NULL ? NULL : &part, &slot->dataset, error);
         if (rc < 0) {
             catalog_close(catalog);
             return rc;
@@ -87,6 +94,7 @@ void catalog_close(struct catalog *catalog) {
     while (catalog->count > 0) {
         dataset_close(catalog->slots[--catalog->count].dataset);
     }
+    files_destroy(catalog->files);
     free(catalog);
 }
 

@@ -1,5 +1,6 @@
 /* dataset: see dataset.h. The files behind a megatron_index, and the fingerprint of both. */
 #include "corpus/dataset.h"
+#include "corpus/files.h"
 #include "corpus/foreign.h"
 #include "corpus/megatron.h"
 
@@ -32,9 +33,9 @@ struct dataset {
     char *prefix;
     char *bin_path;
     char *index_path;
-    int index_fd; /* -1 once the index is in memory whole */
-    int bin_fd;
-    uint64_t bin_bytes;
+    int index_fd;            /* -1 once the index is in memory whole */
+    struct files *own_files; /* NULL: the files are the catalog's */
+    struct file *bin;
     struct megatron_file index_file;
     struct megatron_index index;
     XXH3_state_t *hash;                /* of what the fingerprint takes from the index */
@@ -129,21 +130,25 @@ static int begin_hash(struct dataset *dataset, struct error *error) {
     int rc = megatron_header_read(file, &header, error);
     if (rc == 0) {
         XXH3_128bits_reset_withSeed(dataset->hash, FINGERPRINT_SEED);
-        hash_u64(dataset->hash, dataset->bin_bytes);
+        hash_u64(dataset->hash, file_bytes(dataset->bin));
         hash_u64(dataset->hash, header.dtype);
         hash_u64(dataset->hash, header.sequences);
     }
     return rc;
 }
 
-static int open_files(struct dataset *dataset, struct error *error) {
+static int open_files(struct dataset *dataset, struct files *files, struct error *error) {
     uint64_t bytes = 0;
     int rc = open_file(dataset->index_path, &dataset->index_fd, &bytes, error);
     if (rc == -ENOENT) {
         rc = refuse_path(dataset->index_path, rc, foreign_by_path(dataset->prefix), error);
     }
     if (rc == 0) {
-        rc = open_file(dataset->bin_path, &dataset->bin_fd, &dataset->bin_bytes, error);
+        rc = files == NULL ? files_create(1, &dataset->own_files, error) : 0;
+    }
+    if (rc == 0) {
+        rc = file_create(files == NULL ? dataset->own_files : files, dataset->bin_path,
+                         &dataset->bin, error);
     }
     dataset->index_file = (struct megatron_file){.path = dataset->index_path,
                                                  .bytes = bytes,
@@ -153,16 +158,16 @@ static int open_files(struct dataset *dataset, struct error *error) {
     return rc;
 }
 
-static int load_index(struct dataset *dataset, const struct dataset_watch *watch,
-                      struct error *error) {
-    int rc = open_files(dataset, error);
+static int load_index(struct dataset *dataset, struct files *files,
+                      const struct dataset_watch *watch, struct error *error) {
+    int rc = open_files(dataset, files, error);
     if (rc == 0) {
         rc = begin_hash(dataset, error);
     }
     dataset->watch = watch;
     if (rc == 0) {
         rc = megatron_index_init(&dataset->index, &dataset->index_file, dataset->bin_path,
-                                 dataset->bin_bytes, error);
+                                 file_bytes(dataset->bin), error);
     }
     dataset->watch = NULL;
     if (rc == 0 && windows_resident(dataset->index.windows)) {
@@ -180,18 +185,18 @@ static bool set_path(char **out, const char *prefix, const char *suffix) {
 }
 
 int dataset_open(const char *name, const char *prefix, struct dataset **out, struct error *error) {
-    return dataset_open_watched(name, prefix, NULL, out, error);
+    return dataset_open_watched(name, prefix, NULL, NULL, out, error);
 }
 
-int dataset_open_watched(const char *name, const char *prefix, const struct dataset_watch *watch,
-                         struct dataset **out, struct error *error) {
+int dataset_open_watched(const char *name, const char *prefix, struct files *files,
+                         const struct dataset_watch *watch, struct dataset **out,
+                         struct error *error) {
     struct dataset *dataset = calloc(1, sizeof *dataset);
     int rc = -ENOMEM;
     if (dataset == NULL) {
         error_set(error, rc, "no memory; free some memory");
         goto fail;
     }
-    dataset->bin_fd = -1;
     dataset->index_fd = -1;
     pthread_mutex_init(&dataset->fingerprint.mutex, NULL);
     dataset->name = strdup(name);
@@ -202,7 +207,7 @@ int dataset_open_watched(const char *name, const char *prefix, const struct data
         error_set(error, rc, "no memory; free some memory");
         goto fail;
     }
-    rc = load_index(dataset, watch, error);
+    rc = load_index(dataset, files, watch, error);
     if (rc < 0) {
         goto fail;
     }
@@ -220,9 +225,8 @@ void dataset_close(struct dataset *dataset) {
         return;
     }
     megatron_index_deinit(&dataset->index);
-    if (dataset->bin_fd >= 0) {
-        close(dataset->bin_fd);
-    }
+    file_destroy(dataset->bin);
+    files_destroy(dataset->own_files);
     if (dataset->index_fd >= 0) {
         close(dataset->index_fd);
     }
@@ -247,8 +251,8 @@ const char *dataset_bin_path(const struct dataset *dataset) {
     return dataset->bin_path;
 }
 
-int dataset_bin_fd(const struct dataset *dataset) {
-    return dataset->bin_fd;
+struct file *dataset_bin(const struct dataset *dataset) {
+    return dataset->bin;
 }
 
 uint64_t dataset_documents(const struct dataset *dataset) {
@@ -260,7 +264,7 @@ uint64_t dataset_tokens(const struct dataset *dataset) {
 }
 
 uint64_t dataset_bin_bytes(const struct dataset *dataset) {
-    return dataset->bin_bytes;
+    return file_bytes(dataset->bin);
 }
 
 uint32_t dataset_width(const struct dataset *dataset) {
@@ -294,14 +298,21 @@ int dataset_failed(const struct dataset *dataset, struct error *error) {
 
 int dataset_read(const struct dataset *dataset, uint64_t offset, void *to, size_t count,
                  size_t *have) {
-    return read_all(dataset->bin_fd, offset, to, count, have);
+    *have = 0;
+    int fd = file_acquire(dataset->bin);
+    if (fd < 0) {
+        return fd;
+    }
+    int rc = read_all(fd, offset, to, count, have);
+    file_release(dataset->bin);
+    return rc;
 }
 
 /* One sample from each 64th of the file, at a keyed place in it; all of it when it is small. */
 static int hash_sample(XXH3_state_t *state, const struct dataset *dataset, uint32_t i,
                        struct error *error) {
     uint8_t bytes[SAMPLE_BYTES];
-    unsigned __int128 size = dataset->bin_bytes;
+    unsigned __int128 size = dataset_bin_bytes(dataset);
     uint64_t from = (uint64_t)(size * i / SAMPLES);
     uint64_t count = (uint64_t)(size * (i + 1) / SAMPLES) - from;
     if (count > SAMPLE_BYTES) {
@@ -310,7 +321,7 @@ static int hash_sample(XXH3_state_t *state, const struct dataset *dataset, uint3
         count = SAMPLE_BYTES;
     }
     size_t have;
-    int rc = read_all(dataset->bin_fd, from, bytes, (size_t)count, &have);
+    int rc = dataset_read(dataset, from, bytes, (size_t)count, &have);
     if (rc < 0) {
         return error_set(error, rc,
                          "%s: cannot read %" PRIu64 " bytes at offset %" PRIu64

@@ -13,6 +13,8 @@
 #include <stdint.h>
 
 struct dataset;
+struct file;
+struct files;
 
 /* `prefix` is the path without .idx/.bin; `name` is for messages. On success *out is the caller's
  * until dataset_close (which takes NULL). */
@@ -25,14 +27,17 @@ struct dataset_watch {
     void *context;
 };
 
-int dataset_open_watched(const char *name, const char *prefix, const struct dataset_watch *watch,
-                         struct dataset **out, struct error *error);
+/* `files` bounds the descriptors of token files (NULL: a set of its own) and outlives the dataset.
+ */
+int dataset_open_watched(const char *name, const char *prefix, struct files *files,
+                         const struct dataset_watch *watch, struct dataset **out,
+                         struct error *error);
 void dataset_close(struct dataset *dataset);
 
 const char *dataset_name(const struct dataset *dataset);
 const char *dataset_prefix(const struct dataset *dataset);
 const char *dataset_bin_path(const struct dataset *dataset);
-int dataset_bin_fd(const struct dataset *dataset);
+struct file *dataset_bin(const struct dataset *dataset);
 uint64_t dataset_documents(const struct dataset *dataset);
 uint64_t dataset_tokens(const struct dataset *dataset);
 uint64_t dataset_bin_bytes(const struct dataset *dataset);

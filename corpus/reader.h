@@ -1,12 +1,12 @@
 /* reader: byte extents from files, asynchronously; the seam where storage begins.
  *
  * A job is a list of extents (contiguous file ranges, at most 1 MB each, scattered into memory by
- * iovecs). Jobs are submitted in order and completed in any order. Implementations own their
- * threads and rings and show an eventfd: reader_uring.c (io_uring), reader_pool.c (preadv threads),
- * and tests/ has one that lies. Short reads are continued, EINTR and EAGAIN re-issued, EIO tried
- * three times; end of file inside an extent is -EIO ("shorter than its index says"). A job fails
- * with the lowest extent that failed, whatever the timing; what stands behind that extent may stay
- * unread.
+ * iovecs). Jobs are begun in the order of their submission, which is that of their deadlines, and
+ * completed in any order. Implementations own their threads and rings and show an eventfd:
+ * reader_uring.c (io_uring), reader_pool.c (preadv threads), and tests/ has one that lies. Short
+ * reads are continued, EINTR and EAGAIN re-issued, EIO tried three times, ESTALE tried once more
+ * with the file opened anew; an end of file inside an extent is -ENODATA. An extent that failed
+ * leaves the others alone.
  * Threads: submit and reap from one thread only; the eventfd may be polled by that thread's loop.
  */
 #ifndef BALLAST_CORPUS_READER_H
@@ -18,22 +18,34 @@
 #include <sys/uio.h>
 
 #define READ_EXTENT_BYTES_MAX  (1u << 20)
-#define READ_EXTENT_IOVECS_MAX 256u
+#define READ_EXTENT_IOVECS_MAX 1024u
 #define READER_QUEUE_DEPTH_MAX 4096u
 #define READER_THREADS_MAX     256u
 
+struct file;
+
 struct read_extent {
+    struct file *file; /* opened for the read; NULL: `fd` is open */
     int fd;
     uint32_t iovec_count; /* 1..READ_EXTENT_IOVECS_MAX */
-    uint64_t offset;      /* bytes; moved forward while reading, so it shows where a read failed */
-    struct iovec *iovecs; /* the job's memory, no empty ones; consumed while reading */
+    uint64_t offset;      /* bytes */
+    struct iovec *iovecs; /* the job's memory, no empty ones; as they were when it is reaped */
+    /* Set by the reader: */
+    int result;    /* 0 or a negative errno */
+    uint64_t done; /* bytes read: offset + done is where a read failed */
+    /* The reader's while in flight: */
+    uint32_t next; /* iovec that is read next */
+    size_t cut;    /* bytes by which it was shortened, for they were read */
 };
 
 struct read_job {
     struct read_extent *extents; /* the submitter's, untouched until the job is reaped */
     uint32_t extent_count;       /* > 0 */
-    /* Set by the reader when the job is reaped: */
-    int result;             /* 0, or the negative errno of the first extent that failed */
+    /* May be NULL. Called by one of the reader's threads when all extents were read or failed,
+     * before the job can be reaped: for work that should not be the submitter's. */
+    void (*complete)(struct read_job *job);
+    /* Set by the reader before `complete`: */
+    int result;             /* 0, or that of the first extent that failed */
     uint32_t failed_extent; /* which, when result < 0 */
     /* The reader's while in flight: */
     uint32_t pending;

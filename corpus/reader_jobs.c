@@ -1,6 +1,7 @@
 /* reader_jobs: see the header. Lists are linked through the jobs themselves, so nothing here
  * allocates. */
 #include "corpus/reader_jobs.h"
+#include "corpus/files.h"
 
 #include <assert.h>
 #include <signal.h>
@@ -11,6 +12,7 @@
 /* A read that only ever says "again" is given up after this many, rather than spinning for ever. */
 #define TRIES_POSTPONED_MAX 1000u
 #define TRIES_FAILED_MAX    3u
+#define TRIES_STALE_MAX     2u
 
 int reader_options_check(const struct reader_options *options, struct error *error) {
     if (options->queue_depth == 0 || options->queue_depth > READER_QUEUE_DEPTH_MAX) {
@@ -50,8 +52,6 @@ int reader_jobs_submit(struct reader_jobs *jobs, struct read_job *job) {
         return -ENOBUFS;
     }
     jobs->in_flight++;
-    job->result = 0;
-    job->failed_extent = 0;
     job->pending = job->extent_count;
     job->next = NULL;
     pthread_mutex_lock(&jobs->lock);
@@ -96,32 +96,13 @@ static void jobs_put_done(struct reader_jobs *jobs, struct read_job *job) {
     assert(written == (ssize_t)sizeof one || errno == EAGAIN);
 }
 
-static void jobs_settle(struct reader_jobs *jobs, struct read_job *job, uint32_t extents) {
-    assert(job->pending >= extents);
-    job->pending -= extents;
-    if (job->pending == 0) {
-        jobs_put_done(jobs, job);
-    }
-}
-
 static void jobs_dequeue(struct reader_jobs *jobs) {
     jobs->queued = jobs->queued->next;
     jobs->next_extent = 0;
 }
 
-/* Under the lock: drops the rests of jobs that have failed from the head of the queue. */
-static void jobs_skip_failed(struct reader_jobs *jobs) {
-    while (jobs->queued != NULL && jobs->queued->result < 0) {
-        struct read_job *job = jobs->queued;
-        uint32_t rest = job->extent_count - jobs->next_extent;
-        jobs_dequeue(jobs);
-        jobs_settle(jobs, job, rest);
-    }
-}
-
 static bool jobs_take_locked(struct reader_jobs *jobs, uint32_t extents_max, uint32_t share,
                              struct read_piece *piece) {
-    jobs_skip_failed(jobs);
     struct read_job *job = jobs->queued;
     if (job == NULL || jobs->stopping) {
         return false;
@@ -151,16 +132,31 @@ bool reader_jobs_take(struct reader_jobs *jobs, uint32_t extents_max, uint32_t s
     return taken;
 }
 
-void reader_jobs_finish(struct reader_jobs *jobs, const struct read_piece *piece, int result,
-                        uint32_t failed_extent) {
+void read_job_conclude(struct read_job *job) {
+    job->result = 0;
+    job->failed_extent = 0;
+    for (uint32_t i = 0; i < job->extent_count && job->result == 0; i++) {
+        job->result = job->extents[i].result;
+        job->failed_extent = job->result < 0 ? i : 0;
+    }
+    if (job->complete != NULL) {
+        job->complete(job);
+    }
+}
+
+void reader_jobs_finish(struct reader_jobs *jobs, const struct read_piece *piece) {
     struct read_job *job = piece->job;
     pthread_mutex_lock(&jobs->lock);
-    if (result < 0 && (job->result == 0 || failed_extent < job->failed_extent)) {
-        job->result = result;
-        job->failed_extent = failed_extent;
-    }
-    jobs_settle(jobs, job, piece->extent_count);
+    assert(job->pending >= piece->extent_count);
+    job->pending -= piece->extent_count;
+    bool last = job->pending == 0;
     pthread_mutex_unlock(&jobs->lock);
+    if (last) {
+        read_job_conclude(job);
+        pthread_mutex_lock(&jobs->lock);
+        jobs_put_done(jobs, job);
+        pthread_mutex_unlock(&jobs->lock);
+    }
 }
 
 void reader_jobs_stop(struct reader_jobs *jobs) {
@@ -177,33 +173,108 @@ bool reader_jobs_stopping(struct reader_jobs *jobs) {
     return stopping;
 }
 
-static void extent_consume(struct read_extent *extent, size_t bytes) {
-    extent->offset += bytes;
-    while (extent->iovec_count > 0 && extent->iovecs->iov_len <= bytes) {
-        bytes -= extent->iovecs->iov_len;
-        extent->iovecs++;
-        extent->iovec_count--;
+int extent_begin(struct read_extent *extent) {
+    extent->result = 0;
+    extent->done = 0;
+    extent->next = 0;
+    extent->cut = 0;
+    if (extent->file != NULL) {
+        int fd = file_acquire(extent->file);
+        extent->result = fd < 0 ? fd : 0;
+        extent->fd = fd;
     }
-    if (bytes > 0) {
-        assert(extent->iovec_count > 0);
-        extent->iovecs->iov_base = (char *)extent->iovecs->iov_base + bytes;
-        extent->iovecs->iov_len -= bytes;
+    return extent->result;
+}
+
+static void extent_cut(struct read_extent *extent, size_t bytes) {
+    struct iovec *iovec = extent_iovecs(extent);
+    iovec->iov_base = (char *)iovec->iov_base + bytes;
+    iovec->iov_len -= bytes;
+    extent->cut = bytes;
+}
+
+static void extent_uncut(struct read_extent *extent) {
+    if (extent->cut > 0) {
+        struct iovec *iovec = extent_iovecs(extent);
+        iovec->iov_base = (char *)iovec->iov_base - extent->cut;
+        iovec->iov_len += extent->cut;
+        extent->cut = 0;
     }
 }
 
-int extent_advance(struct read_extent *extent, ssize_t result, struct extent_tries *tries) {
+/* True when something is left to read. */
+static bool extent_consume(struct read_extent *extent, size_t bytes) {
+    extent->done += bytes;
+    bytes += extent->cut;
+    extent_uncut(extent);
+    while (extent->next < extent->iovec_count && extent_iovecs(extent)->iov_len <= bytes) {
+        bytes -= extent_iovecs(extent)->iov_len;
+        extent->next++;
+    }
+    if (bytes > 0) {
+        assert(extent->next < extent->iovec_count);
+        extent_cut(extent, bytes);
+    }
+    return extent->next < extent->iovec_count;
+}
+
+/* A stale handle is of a file that the server knows no more; the path may lead to it again. */
+static int extent_reopen(struct read_extent *extent) {
+    file_forget(extent->file);
+    file_release(extent->file);
+    int fd = file_acquire(extent->file);
+    if (fd < 0) {
+        extent->file = NULL;
+        return fd;
+    }
+    extent->fd = fd;
+    return 0;
+}
+
+/* 1: read on; 0 or a negative errno: that is the result. */
+static int extent_judge(struct read_extent *extent, ssize_t result, struct extent_tries *tries) {
     if (result == -EINTR || result == -EAGAIN) {
         return ++tries->postponed < TRIES_POSTPONED_MAX ? 1 : (int)result;
     }
     if (result == -EIO) {
         return ++tries->failed < TRIES_FAILED_MAX ? 1 : -EIO;
     }
+    if (result == -ESTALE && extent->file != NULL && ++tries->failed < TRIES_STALE_MAX) {
+        int rc = extent_reopen(extent);
+        return rc < 0 ? rc : 1;
+    }
     if (result <= 0) {
-        return result == 0 ? -EIO : (int)result;
+        return result == 0 ? -ENODATA : (int)result;
     }
     *tries = (struct extent_tries){0};
-    extent_consume(extent, (size_t)result);
-    return extent->iovec_count > 0;
+    return extent_consume(extent, (size_t)result);
+}
+
+bool extent_advance(struct read_extent *extent, ssize_t result, struct extent_tries *tries) {
+    struct file *file = extent->file;
+    int rc = extent_judge(extent, result, tries);
+    if (rc > 0) {
+        return true;
+    }
+    extent_uncut(extent);
+    extent->result = rc;
+    if (extent->file != NULL) {
+        file_release(extent->file);
+    }
+    extent->file = file;
+    return false;
+}
+
+void extent_read(struct read_extent *extent) {
+    struct extent_tries tries = {0};
+    if (extent_begin(extent) < 0) {
+        return;
+    }
+    ssize_t bytes;
+    do {
+        bytes = preadv(extent->fd, extent_iovecs(extent), (int)extent_iovecs_left(extent),
+                       (off_t)(extent->offset + extent->done));
+    } while (extent_advance(extent, bytes < 0 ? -errno : bytes, &tries));
 }
 
 int reader_thread_start(pthread_t *thread, const char *name, void *(*body)(void *), void *context) {

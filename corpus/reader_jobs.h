@@ -3,8 +3,7 @@
  * A job passes submit -> take (piece by piece, in order) -> finish (in any order) -> reap. One
  * mutex guards the two lists; each finished job is announced on the eventfd after it was put on the
  * list, so a poller that drains the eventfd first and then reaps until NULL never misses one.
- * Because extents are taken in order and a failure stops the taking only, the extent reported is
- * the lowest that failed, whatever the timing.
+ * All extents are tried, so the one reported is the lowest that failed, whatever the timing.
  * Internal to the readers: nobody else includes this. */
 #ifndef BALLAST_CORPUS_READER_JOBS_H
 #define BALLAST_CORPUS_READER_JOBS_H
@@ -50,10 +49,8 @@ struct read_job *reader_jobs_reap(struct reader_jobs *jobs);
 bool reader_jobs_take(struct reader_jobs *jobs, uint32_t extents_max, uint32_t share, bool wait,
                       struct read_piece *piece);
 
-/* Gives a piece back as read. result < 0: `failed_extent` failed, and those of the piece behind it
- * were left alone. A piece may be given back in parts. */
-void reader_jobs_finish(struct reader_jobs *jobs, const struct read_piece *piece, int result,
-                        uint32_t failed_extent);
+/* Gives a piece back, the results of its extents set. A piece may be given back in parts. */
+void reader_jobs_finish(struct reader_jobs *jobs, const struct read_piece *piece);
 
 /* From now on nothing is taken any more. */
 void reader_jobs_stop(struct reader_jobs *jobs);
@@ -62,12 +59,30 @@ bool reader_jobs_stopping(struct reader_jobs *jobs);
 /* Failures of one extent since its last progress. Zero at first. */
 struct extent_tries {
     uint32_t postponed; /* EINTR, EAGAIN */
-    uint32_t failed;    /* EIO */
+    uint32_t failed;    /* EIO, ESTALE */
 };
 
+/* Opens the extent's file; 0, or its negative result. */
+int extent_begin(struct read_extent *extent);
+
+static inline struct iovec *extent_iovecs(const struct read_extent *extent) {
+    return extent->iovecs + extent->next;
+}
+
+static inline uint32_t extent_iovecs_left(const struct read_extent *extent) {
+    return extent->iovec_count - extent->next;
+}
+
 /* What one read of an extent's rest led to: `result` is what preadv returned, or a negative errno.
- * 1: read the rest; 0: the extent is whole; negative: it failed. */
-int extent_advance(struct read_extent *extent, ssize_t result, struct extent_tries *tries);
+ * True: read the rest, at offset + done. False: the extent is whole or failed, its result is set
+ * and its file let go. */
+bool extent_advance(struct read_extent *extent, ssize_t result, struct extent_tries *tries);
+
+/* Reads an extent on this thread. */
+void extent_read(struct read_extent *extent);
+
+/* All extents have their results: sets the job's and calls `complete`. */
+void read_job_conclude(struct read_job *job);
 
 /* Starts a thread that no signal is delivered to. 0 or negative errno. */
 int reader_thread_start(pthread_t *thread, const char *name, void *(*body)(void *), void *context);

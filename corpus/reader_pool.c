@@ -7,7 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 
 #define POOL_PIECE_EXTENTS_MAX 32u
 
@@ -19,25 +18,11 @@ struct pool_reader {
     pthread_t threads[];
 };
 
-static int pool_read_extent(struct read_extent *extent) {
-    struct extent_tries tries = {0};
-    int rc;
-    do {
-        ssize_t bytes = preadv(extent->fd, extent->iovecs, (int)extent->iovec_count,
-                               (off_t)extent->offset);
-        rc = extent_advance(extent, bytes < 0 ? -errno : bytes, &tries);
-    } while (rc > 0);
-    return rc;
-}
-
 static void pool_read_piece(struct reader_jobs *jobs, const struct read_piece *piece) {
-    int rc = 0;
-    uint32_t i = 0;
-    while (i < piece->extent_count && rc == 0) {
-        rc = pool_read_extent(&piece->job->extents[piece->first_extent + i]);
-        i++;
+    for (uint32_t i = 0; i < piece->extent_count; i++) {
+        extent_read(&piece->job->extents[piece->first_extent + i]);
     }
-    reader_jobs_finish(jobs, piece, rc, piece->first_extent + i - 1);
+    reader_jobs_finish(jobs, piece);
 }
 
 static void *pool_thread(void *context) {

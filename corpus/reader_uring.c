@@ -148,9 +148,26 @@ static void uring_issue(struct uring_reader *uring, struct uring_slot *slot, uns
     struct read_extent *extent = &slot->job->extents[slot->extent];
     struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
     assert(sqe != NULL); /* one entry per slot and one for the wake-up */
-    io_uring_prep_readv(sqe, extent->fd, extent->iovecs, extent->iovec_count, extent->offset);
+    io_uring_prep_readv(sqe, extent->fd, extent_iovecs(extent), extent_iovecs_left(extent),
+                        extent->offset + extent->done);
     io_uring_sqe_set_flags(sqe, flags);
     io_uring_sqe_set_data(sqe, slot);
+}
+
+static void uring_finish(struct uring_reader *uring, struct uring_slot *slot) {
+    struct read_piece piece = {slot->job, slot->extent, 1};
+    uring->free_slots[uring->free_count++] = (uint32_t)(slot - uring->slots);
+    reader_jobs_finish(&uring->jobs, &piece);
+}
+
+static void uring_begin(struct uring_reader *uring, struct read_job *job, uint32_t extent) {
+    struct uring_slot *slot = &uring->slots[uring->free_slots[--uring->free_count]];
+    *slot = (struct uring_slot){.job = job, .extent = extent};
+    if (extent_begin(&job->extents[extent]) < 0) {
+        uring_finish(uring, slot);
+    } else {
+        uring_issue(uring, slot, 0);
+    }
 }
 
 static void uring_fill(struct uring_reader *uring) {
@@ -158,23 +175,17 @@ static void uring_fill(struct uring_reader *uring) {
     while (uring->free_count > 0 &&
            reader_jobs_take(&uring->jobs, uring->free_count, 1, false, &piece)) {
         for (uint32_t i = 0; i < piece.extent_count; i++) {
-            struct uring_slot *slot = &uring->slots[uring->free_slots[--uring->free_count]];
-            *slot = (struct uring_slot){.job = piece.job, .extent = piece.first_extent + i};
-            uring_issue(uring, slot, 0);
+            uring_begin(uring, piece.job, piece.first_extent + i);
         }
     }
 }
 
 static void uring_complete(struct uring_reader *uring, struct uring_slot *slot, int result) {
-    struct read_job *job = slot->job;
-    int rc = extent_advance(&job->extents[slot->extent], result, &slot->tries);
-    if (rc > 0) {
+    if (extent_advance(&slot->job->extents[slot->extent], result, &slot->tries)) {
         uring_issue(uring, slot, result == -EAGAIN ? IOSQE_ASYNC : 0);
-        return;
+    } else {
+        uring_finish(uring, slot);
     }
-    struct read_piece piece = {job, slot->extent, 1};
-    uring->free_slots[uring->free_count++] = (uint32_t)(slot - uring->slots);
-    reader_jobs_finish(&uring->jobs, &piece, rc, piece.first_extent);
 }
 
 static void uring_woken(struct uring_reader *uring) {

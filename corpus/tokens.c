@@ -1,24 +1,29 @@
 /* tokens: from parts to extents, and from a file's tokens to a slot's.
  *
  * Parts are sorted by where they stand on disk, so that neighbours become one extent wherever they
- * go in the slot; what is long is cut into several. A successor token is the token right behind a
- * part: where the next part begins with it, it is copied from there afterwards, since reading it
- * apart would tear the extent; else it is one more token of the same extent.
- * Memory of a job, in one allocation: places, extents, the place of each extent, iovecs, bounce. */
+ * go; what is long is cut into several. Bytes between two parts are read along and thrown away
+ * where that is cheaper than another read. A successor token is the token right behind a part:
+ * where the next part begins with it, it is copied from there afterwards, since reading it apart
+ * would tear the extent; else it is one more token of the same extent.
+ * Extents are built twice: once to know how many, then into one allocation: extents, iovecs, the
+ * place of each extent, bounce memory and what is thrown away. */
 #include "corpus/tokens.h"
 #include "corpus/convert.h"
+#include "corpus/files.h"
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <xxhash.h>
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files and slots are little endian");
 
 #define NO_ROW UINT64_MAX
+
+/* Where bounce memory and waste are while they are only counted: nowhere near any payload. */
+#define UNPLACED ((uint8_t *)(UINTPTR_MAX / 4))
 
 /* A part on disk, in the bounce memory and in the payload. */
 struct tokens_place {
@@ -27,22 +32,30 @@ struct tokens_place {
     uint64_t bounce_offset; /* bytes; the successor follows; unused when widths agree */
     uint64_t row;           /* tokens, from the start of the payload */
     uint64_t successor_row; /* NO_ROW: the document ends here */
+    struct tokens_target *target;
     uint32_t dataset;
-    uint32_t part; /* index in job->documents */
+    uint32_t part; /* index in target->documents */
 };
 
-/* How much memory the parts need, at most. */
-struct tokens_sizes {
-    uint64_t iovecs; /* and extents */
-    uint64_t bounce_bytes;
-};
-
+/* Without memory yet (extents NULL) it only counts. */
 struct extent_builder {
-    struct tokens_job *job;
-    struct iovec *iovecs;     /* next free one */
-    struct read_extent *open; /* NULL at first */
-    uint64_t end;             /* of the open extent in the file */
-    uint64_t bytes;           /* of the open extent */
+    const struct tokens_job *job;
+    struct read_extent *extents;
+    uint32_t *extent_places;
+    struct iovec *iovecs;
+    uint8_t *waste;
+    uint64_t gap_bytes_max;
+    uint32_t extent_count; /* the last is open */
+    uint64_t iovec_count;
+    uint64_t waste_bytes; /* of the extents before the open one */
+    /* The open extent: */
+    struct file *file;
+    uint32_t iovecs_open;
+    uint64_t end;        /* in the file */
+    uint64_t bytes;      /* so far */
+    uint64_t waste_open; /* its largest gap */
+    uint8_t *memory_end; /* of its last iovec */
+    uint64_t read_bytes; /* of all extents */
 };
 
 uint64_t tokens_payload_bytes(const struct document *documents, uint32_t count,
@@ -54,48 +67,6 @@ uint64_t tokens_payload_bytes(const struct document *documents, uint32_t count,
     return tokens * token_bytes;
 }
 
-/* A part of B bytes touches at most B / 1 MB + 2 extents, and its successor adds an iovec. Bounce
- * memory is aligned anew at every change of dataset, hence at most once per part. */
-static void tokens_add_sizes(const struct tokens_job *job, const struct document *document,
-                             struct tokens_sizes *sizes) {
-    const struct dataset *dataset = catalog_dataset(job->catalog, document->dataset);
-    uint32_t width = dataset_width(dataset);
-    uint64_t bytes = (uint64_t)document->length * width;
-    assert(document->length > 0);
-    assert(document->document < dataset_documents(dataset));
-    assert((uint64_t)document->offset + document->length <= document->document_length);
-    assert(document->document_length <= dataset_length(dataset, document->document) ||
-           dataset_failed(dataset, NULL) < 0);
-    sizes->iovecs += bytes / READ_EXTENT_BYTES_MAX + 3;
-    if (width != job->token_bytes) {
-        sizes->bounce_bytes += bytes + width + sizeof(uint64_t);
-    }
-}
-
-static int tokens_reserve(struct tokens_job *job, const struct tokens_sizes *sizes) {
-    uint64_t places_bytes = job->document_count * sizeof *job->places;
-    uint64_t extents_bytes = sizes->iovecs * sizeof *job->read.extents;
-    uint64_t iovecs_bytes = sizes->iovecs * sizeof(struct iovec);
-    uint64_t starts_bytes = (sizes->iovecs + 1) / 2 * 2 * sizeof *job->extent_places;
-    uint64_t bytes = places_bytes + extents_bytes + iovecs_bytes + starts_bytes +
-                     sizes->bounce_bytes;
-    if (bytes > job->memory_bytes) {
-        tokens_job_deinit(job);
-        job->memory = malloc(bytes + bytes / 4);
-        if (job->memory == NULL) {
-            return -ENOMEM;
-        }
-        job->memory_bytes = bytes + bytes / 4;
-    }
-    uint8_t *memory = job->memory;
-    job->places = (struct tokens_place *)memory;
-    job->read.extents = (struct read_extent *)(memory += places_bytes);
-    job->iovecs = (struct iovec *)(memory += extents_bytes);
-    job->extent_places = (uint32_t *)(memory += iovecs_bytes);
-    job->bounce = memory + starts_bytes;
-    return 0;
-}
-
 static int place_compare(const void *left, const void *right) {
     const struct tokens_place *a = left, *b = right;
     if (a->dataset != b->dataset) {
@@ -104,38 +75,81 @@ static int place_compare(const void *left, const void *right) {
     if (a->file_offset != b->file_offset) {
         return a->file_offset < b->file_offset ? -1 : 1;
     }
+    if (a->target != b->target) {
+        return a->target < b->target ? -1 : 1;
+    }
     return a->part < b->part ? -1 : 1;
 }
 
-/* Rows first, in the order of the parts; then into disk order. */
-static void tokens_find_places(struct tokens_job *job) {
-    uint64_t row = 0;
-    for (uint32_t i = 0; i < job->document_count; i++) {
-        const struct document *document = &job->documents[i];
-        const struct dataset *dataset = catalog_dataset(job->catalog, document->dataset);
-        uint64_t width = dataset_width(dataset);
-        job->places[i] = (struct tokens_place){
-            .file_offset = dataset_offset(dataset, document->document) + document->offset * width,
-            .file_bytes = document->length * width,
-            .row = row,
-            .successor_row = NO_ROW,
-            .dataset = document->dataset,
-            .part = i,
-        };
-        row += document->length;
+static int tokens_reserve_places(struct tokens_job *job) {
+    uint64_t count = 0;
+    for (const struct tokens_target *target = job->targets; target != NULL; target = target->next) {
+        assert(target->count > 0 && (uintptr_t)target->payload % job->token_bytes == 0);
+        count += target->count;
     }
-    for (uint32_t i = 0; i < job->document_count; i++) {
-        if (!document_is_last_part(&job->documents[i])) {
-            job->places[i].successor_row = row++;
+    assert(count > 0 && count < UINT32_MAX / 2);
+    if (count > job->places_max) {
+        free(job->places);
+        job->places_max = 0;
+        job->places = malloc((count + count / 4) * sizeof *job->places);
+        if (job->places == NULL) {
+            return -ENOMEM;
+        }
+        job->places_max = (uint32_t)(count + count / 4);
+    }
+    job->place_count = (uint32_t)count;
+    return 0;
+}
+
+static struct tokens_place tokens_find_place(const struct tokens_job *job,
+                                             struct tokens_target *target, uint32_t part) {
+    const struct document *document = &target->documents[part];
+    const struct dataset *dataset = catalog_dataset(job->catalog, document->dataset);
+    uint64_t width = dataset_width(dataset);
+    assert(document->length > 0);
+    assert(document->document < dataset_documents(dataset));
+    assert((uint64_t)document->offset + document->length <= document->document_length);
+    assert(document->document_length <= dataset_length(dataset, document->document) ||
+           dataset_failed(dataset, NULL) < 0);
+    return (struct tokens_place){
+        .file_offset = dataset_offset(dataset, document->document) + document->offset * width,
+        .file_bytes = document->length * width,
+        .successor_row = NO_ROW,
+        .target = target,
+        .dataset = document->dataset,
+        .part = part,
+    };
+}
+
+/* Rows in the order of the parts. */
+static void tokens_find_target(const struct tokens_job *job, struct tokens_target *target,
+                               struct tokens_place *places) {
+    uint64_t row = 0;
+    for (uint32_t i = 0; i < target->count; i++) {
+        places[i] = tokens_find_place(job, target, i);
+        places[i].row = row;
+        row += target->documents[i].length;
+    }
+    for (uint32_t i = 0; i < target->count; i++) {
+        if (!document_is_last_part(&target->documents[i])) {
+            places[i].successor_row = row++;
         }
     }
-    qsort(job->places, job->document_count, sizeof *job->places, place_compare);
+}
+
+static void tokens_find_places(struct tokens_job *job) {
+    struct tokens_place *places = job->places;
+    for (struct tokens_target *target = job->targets; target != NULL; target = target->next) {
+        tokens_find_target(job, target, places);
+        places += target->count;
+    }
+    qsort(job->places, job->place_count, sizeof *job->places, place_compare);
 }
 
 /* Whether the part behind this one on disk begins where it ends, and so has its successor. */
 static bool place_is_followed(const struct tokens_job *job, uint32_t i) {
     const struct tokens_place *place = &job->places[i];
-    return i + 1 < job->document_count && place[1].dataset == place->dataset &&
+    return i + 1 < job->place_count && place[1].dataset == place->dataset &&
            place[1].file_offset == place->file_offset + place->file_bytes;
 }
 
@@ -143,40 +157,72 @@ static bool place_reads_successor(const struct tokens_job *job, uint32_t i) {
     return job->places[i].successor_row != NO_ROW && !place_is_followed(job, i);
 }
 
-static void extent_open(struct extent_builder *builder, int fd, uint64_t offset, uint32_t place) {
-    struct read_job *read = &builder->job->read;
-    builder->open = &read->extents[read->extent_count];
-    *builder->open = (struct read_extent){.fd = fd, .offset = offset, .iovecs = builder->iovecs};
-    builder->job->extent_places[read->extent_count++] = place;
+static void extent_open(struct extent_builder *builder, struct file *file, uint64_t offset,
+                        uint32_t place) {
+    builder->waste_bytes += builder->waste_open;
+    builder->waste_open = 0;
+    if (builder->extents != NULL) {
+        builder->extents[builder->extent_count] = (struct read_extent){
+            .file = file, .offset = offset, .iovecs = builder->iovecs + builder->iovec_count};
+        builder->extent_places[builder->extent_count] = place;
+    }
+    builder->extent_count++;
+    builder->file = file;
+    builder->iovecs_open = 0;
     builder->end = offset;
     builder->bytes = 0;
+    builder->memory_end = NULL;
 }
 
-static bool extent_goes_on(const struct extent_builder *builder, int fd, uint64_t offset) {
-    const struct read_extent *open = builder->open;
-    return open != NULL && open->fd == fd && builder->end == offset &&
-           builder->bytes < READ_EXTENT_BYTES_MAX && open->iovec_count < READ_EXTENT_IOVECS_MAX;
+/* Whether the open extent can go on at `offset`, with room for a gap and a part's first bytes. */
+static bool extent_goes_on(const struct extent_builder *builder, const struct file *file,
+                           uint64_t offset) {
+    return builder->extent_count > 0 && builder->file == file && builder->end <= offset &&
+           offset - builder->end <= builder->gap_bytes_max &&
+           builder->bytes + (offset - builder->end) < READ_EXTENT_BYTES_MAX &&
+           builder->iovecs_open + 1 + (offset > builder->end) <= READ_EXTENT_IOVECS_MAX;
 }
 
 static void extent_append(struct extent_builder *builder, uint64_t bytes, uint8_t *to) {
-    uint32_t count = builder->open->iovec_count;
-    struct iovec *last = count > 0 ? &builder->open->iovecs[count - 1] : NULL;
-    if (last != NULL && (uint8_t *)last->iov_base + last->iov_len == to) {
-        last->iov_len += bytes;
-    } else {
-        *builder->iovecs++ = (struct iovec){to, bytes};
-        builder->open->iovec_count++;
+    bool goes_on = builder->memory_end == to;
+    if (builder->extents != NULL) {
+        struct iovec *next = &builder->iovecs[builder->iovec_count];
+        if (goes_on) {
+            next[-1].iov_len += bytes;
+        } else {
+            *next = (struct iovec){to, bytes};
+        }
     }
+    if (!goes_on) {
+        builder->iovec_count++;
+        builder->iovecs_open++;
+    }
+    if (builder->extents != NULL) {
+        builder->extents[builder->extent_count - 1].iovec_count = builder->iovecs_open;
+    }
+    builder->memory_end = to + bytes;
     builder->bytes += bytes;
     builder->end += bytes;
+    builder->read_bytes += bytes;
 }
 
-static void extents_add(struct extent_builder *builder, int fd, uint64_t offset, uint64_t bytes,
-                        uint8_t *to, uint32_t place) {
+static void extent_skip(struct extent_builder *builder, uint64_t bytes) {
+    if (bytes > 0) {
+        uint8_t *to = builder->extents == NULL ? UNPLACED : builder->waste + builder->waste_bytes;
+        builder->memory_end = NULL;
+        extent_append(builder, bytes, to);
+        builder->memory_end = NULL;
+        builder->waste_open = bytes > builder->waste_open ? bytes : builder->waste_open;
+    }
+}
+
+static void extents_add(struct extent_builder *builder, struct file *file, uint64_t offset,
+                        uint64_t bytes, uint8_t *to, uint32_t place) {
     while (bytes > 0) {
-        if (!extent_goes_on(builder, fd, offset)) {
-            extent_open(builder, fd, offset, place);
+        if (!extent_goes_on(builder, file, offset)) {
+            extent_open(builder, file, offset, place);
         }
+        extent_skip(builder, offset - builder->end);
         uint64_t room = READ_EXTENT_BYTES_MAX - builder->bytes;
         uint64_t taken = bytes < room ? bytes : room;
         extent_append(builder, taken, to);
@@ -190,69 +236,113 @@ static uint32_t place_width(const struct tokens_job *job, const struct tokens_pl
     return dataset_width(catalog_dataset(job->catalog, place->dataset));
 }
 
-static uint8_t *payload_at(const struct tokens_job *job, uint64_t row) {
-    return job->payload + row * job->token_bytes;
+static uint8_t *payload_at(const struct tokens_job *job, const struct tokens_place *place,
+                           uint64_t row) {
+    return (uint8_t *)place->target->payload + row * job->token_bytes;
 }
 
-static void tokens_place_bounce(struct tokens_job *job) {
+/* Returns the bytes of bounce memory. */
+static uint64_t tokens_place_bounce(struct tokens_job *job) {
     uint64_t offset = 0;
-    for (uint32_t i = 0; i < job->document_count; i++) {
+    job->wanted_bytes = 0;
+    for (uint32_t i = 0; i < job->place_count; i++) {
         struct tokens_place *place = &job->places[i];
         uint64_t width = place_width(job, place);
+        uint64_t bytes = place->file_bytes + (place_reads_successor(job, i) ? width : 0);
+        job->wanted_bytes += bytes;
         if (width != job->token_bytes) {
             offset = (offset + width - 1) / width * width;
             place->bounce_offset = offset;
-            offset += place->file_bytes + (place_reads_successor(job, i) ? width : 0);
+            offset += bytes;
         }
     }
+    return offset;
 }
 
-static void tokens_build_extents(struct tokens_job *job) {
-    struct extent_builder builder = {.job = job, .iovecs = job->iovecs};
-    job->read.extent_count = 0;
-    for (uint32_t i = 0; i < job->document_count; i++) {
+static void tokens_build_extents(struct extent_builder *builder, uint8_t *bounce) {
+    const struct tokens_job *job = builder->job;
+    for (uint32_t i = 0; i < job->place_count; i++) {
         const struct tokens_place *place = &job->places[i];
         uint32_t width = place_width(job, place);
         bool direct = width == job->token_bytes;
-        uint8_t *to = direct ? payload_at(job, place->row) : job->bounce + place->bounce_offset;
-        int fd = dataset_bin_fd(catalog_dataset(job->catalog, place->dataset));
-        extents_add(&builder, fd, place->file_offset, place->file_bytes, to, i);
+        uint8_t *to = direct ? payload_at(job, place, place->row) : bounce + place->bounce_offset;
+        struct file *file = dataset_bin(catalog_dataset(job->catalog, place->dataset));
+        extents_add(builder, file, place->file_offset, place->file_bytes, to, i);
         if (place_reads_successor(job, i)) {
-            to = direct ? payload_at(job, place->successor_row) : to + place->file_bytes;
-            extents_add(&builder, fd, place->file_offset + place->file_bytes, width, to, i);
+            to = direct ? payload_at(job, place, place->successor_row) : to + place->file_bytes;
+            extents_add(builder, file, place->file_offset + place->file_bytes, width, to, i);
         }
     }
+    builder->waste_bytes += builder->waste_open;
 }
 
-int tokens_job_prepare(struct tokens_job *job, const struct catalog *catalog,
-                       const struct document *documents, uint32_t count, uint32_t token_bytes,
-                       void *payload) {
-    struct tokens_sizes sizes = {0};
-    assert(count > 0);
-    assert(token_bytes == 2 || token_bytes == 4);
-    assert((uintptr_t)payload % token_bytes == 0);
-    job->catalog = catalog;
-    job->documents = documents;
-    job->document_count = count;
-    job->token_bytes = token_bytes;
-    job->payload = payload;
-    for (uint32_t i = 0; i < count; i++) {
-        tokens_add_sizes(job, &documents[i], &sizes);
+/* Memory for what was counted, with a cache line between what lies behind one another. */
+static int tokens_reserve(struct tokens_job *job, const struct extent_builder *counted,
+                          uint64_t bounce_bytes, struct extent_builder *builder) {
+    uint64_t extents_bytes = counted->extent_count * sizeof *job->read.extents;
+    uint64_t iovecs_bytes = counted->iovec_count * sizeof *job->iovecs;
+    uint64_t places_bytes = (counted->extent_count + 1ull) / 2 * 2 * sizeof *job->extent_places;
+    bounce_bytes = (bounce_bytes + 63) / 64 * 64;
+    uint64_t bytes = extents_bytes + iovecs_bytes + places_bytes + bounce_bytes +
+                     counted->waste_bytes;
+    if (bytes > job->memory_bytes) {
+        free(job->memory);
+        job->memory_bytes = 0;
+        job->memory = malloc(bytes + bytes / 4);
+        if (job->memory == NULL) {
+            return -ENOMEM;
+        }
+        job->memory_bytes = bytes + bytes / 4;
     }
-    int rc = tokens_reserve(job, &sizes);
+    uint8_t *memory = job->memory;
+    job->read.extents = (struct read_extent *)(void *)memory;
+    job->iovecs = (struct iovec *)(void *)(memory += extents_bytes);
+    job->extent_places = (uint32_t *)(void *)(memory += iovecs_bytes);
+    job->bounce = memory + places_bytes;
+    builder->extents = job->read.extents;
+    builder->extent_places = job->extent_places;
+    builder->iovecs = job->iovecs;
+    builder->waste = job->bounce + bounce_bytes;
+    return 0;
+}
+
+static void tokens_complete(struct read_job *read);
+
+int tokens_job_prepare(struct tokens_job *job, const struct catalog *catalog, uint32_t token_bytes,
+                       bool exact, struct tokens_target *targets) {
+    assert(token_bytes == 2 || token_bytes == 4);
+    job->catalog = catalog;
+    job->token_bytes = token_bytes;
+    job->targets = targets;
+    int rc = tokens_reserve_places(job);
     if (rc < 0) {
         return rc;
     }
     tokens_find_places(job);
-    tokens_place_bounce(job);
-    tokens_build_extents(job);
+    uint64_t bounce_bytes = tokens_place_bounce(job);
+    struct extent_builder counted = {.job = job, .gap_bytes_max = exact ? 0 : TOKENS_GAP_BYTES_MAX};
+    struct extent_builder builder = counted;
+    tokens_build_extents(&counted, UNPLACED);
+    rc = tokens_reserve(job, &counted, bounce_bytes, &builder);
+    if (rc < 0) {
+        return rc;
+    }
+    tokens_build_extents(&builder, job->bounce);
+    assert(builder.extent_count == counted.extent_count);
+    assert(builder.iovec_count <= counted.iovec_count);
+    job->read.extent_count = builder.extent_count;
+    job->read.complete = tokens_complete;
+    job->read_bytes = builder.read_bytes;
     return 0;
 }
 
 void tokens_job_deinit(struct tokens_job *job) {
     free(job->memory);
+    free(job->places);
     job->memory = NULL;
     job->memory_bytes = 0;
+    job->places = NULL;
+    job->places_max = 0;
 }
 
 /* Consecutive tokens of one part, read. */
@@ -266,7 +356,7 @@ struct tokens_run {
 static int refuse_id(const struct tokens_job *job, const struct tokens_place *place,
                      const struct tokens_run *run, uint64_t index, struct error *error) {
     const struct dataset *dataset = catalog_dataset(job->catalog, place->dataset);
-    const struct document *document = &job->documents[place->part];
+    const struct document *document = &place->target->documents[place->part];
     uint32_t width = dataset_width(dataset), spare_bits = 64 - 8 * width;
     uint64_t bits = 0;
     char reason[64];
@@ -296,7 +386,8 @@ static int finish_run(const struct tokens_job *job, const struct tokens_place *p
         return refuse_id(job, place, run, sound, error);
     }
     if (width != job->token_bytes) {
-        convert_tokens(run->from, width, payload_at(job, run->row), job->token_bytes, run->count);
+        convert_tokens(run->from, width, payload_at(job, place, run->row), job->token_bytes,
+                       run->count);
     }
     return 0;
 }
@@ -307,66 +398,158 @@ static int finish_place(const struct tokens_job *job, uint32_t i, struct error *
     bool direct = width == job->token_bytes;
     const uint8_t *bounced = direct ? NULL : job->bounce + place->bounce_offset;
     uint64_t count = place->file_bytes / width;
-    struct tokens_run part = {direct ? payload_at(job, place->row) : bounced, 0, count, place->row};
+    struct tokens_run part = {direct ? payload_at(job, place, place->row) : bounced, 0, count,
+                              place->row};
     int rc = finish_run(job, place, &part, error);
     if (rc < 0 || !place_reads_successor(job, i)) {
         return rc;
     }
-    struct tokens_run successor = {direct ? payload_at(job, place->successor_row)
+    struct tokens_run successor = {direct ? payload_at(job, place, place->successor_row)
                                           : bounced + place->file_bytes,
                                    count, 1, place->successor_row};
     return finish_run(job, place, &successor, error);
 }
 
-/* The last place that begins at or before this offset, from the one at which the extent began. */
-static const struct tokens_place *place_at(const struct tokens_job *job, uint32_t i,
-                                           uint64_t offset) {
-    while (i + 1 < job->document_count && job->places[i + 1].dataset == job->places[i].dataset &&
-           job->places[i + 1].file_offset <= offset) {
-        i++;
+struct read_failure {
+    int code;
+    uint64_t offset; /* bytes, in the file */
+};
+
+static const char *failure_reason(int code) {
+    switch (-code) {
+    case ENODATA:
+        return "the file ends here, shorter than its index says";
+    case ESTALE:
+        return "the file is not the one that was opened: it was written to or replaced since";
+    case ENOENT:
+        return "the file is gone";
+    default:
+        return strerror(-code);
     }
-    return &job->places[i];
 }
 
-static int refuse_read(const struct tokens_job *job, struct error *error) {
-    const struct read_extent *extent = &job->read.extents[job->read.failed_extent];
-    const struct tokens_place *place = place_at(job, job->extent_places[job->read.failed_extent],
-                                                extent->offset);
+static const char *failure_remedy(int code) {
+    switch (-code) {
+    case ENODATA:
+    case ESTALE:
+    case ENOENT:
+        return "restore the file, it was cut off, changed or replaced while in use, and start the "
+               "daemon again";
+    case EMFILE:
+    case ENFILE:
+        return "raise the limit of open files";
+    default:
+        return "check the storage, then restore the file if it is damaged";
+    }
+}
+
+/* The first failure of a target is the one that is told. */
+static void target_fail(const struct tokens_job *job, const struct tokens_place *place,
+                        const struct read_failure *failure) {
+    struct tokens_target *target = place->target;
+    if (target->error.code < 0) {
+        return;
+    }
     const struct dataset *dataset = catalog_dataset(job->catalog, place->dataset);
-    const struct document *document = &job->documents[place->part];
-    uint64_t token = document->offset +
-                     (extent->offset - place->file_offset) / place_width(job, place);
-    const char *reason = strerror(-job->read.result);
-    const char *remedy = "check the storage, then restore the file if it is damaged";
-    struct stat info;
-    if (job->read.result == -EIO && fstat(extent->fd, &info) == 0 &&
-        (uint64_t)info.st_size <= extent->offset) {
-        reason = "the file ends here, shorter than its index says";
-        remedy = "restore the file, it was cut off or replaced while in use";
-    }
-    return error_set(error, job->read.result,
-                     "dataset '%s': %s: byte %" PRIu64 " (document %" PRIu64 ", token %" PRIu64
-                     "): %s; %s",
-                     dataset_name(dataset), dataset_bin_path(dataset), extent->offset,
-                     document->document, token, reason, remedy);
+    const struct document *document = &target->documents[place->part];
+    uint64_t offset = failure->offset > place->file_offset ? failure->offset : place->file_offset;
+    uint64_t token = document->offset + (offset - place->file_offset) / place_width(job, place);
+    (void)error_set(&target->error, failure->code,
+                    "dataset '%s': %s: byte %" PRIu64 " (document %" PRIu64 ", token %" PRIu64
+                    "): %s; %s",
+                    dataset_name(dataset), dataset_bin_path(dataset), offset, document->document,
+                    token, failure_reason(failure->code), failure_remedy(failure->code));
 }
 
-int tokens_job_finish(struct tokens_job *job, struct error *error) {
-    if (job->read.result < 0) {
-        return refuse_read(job, error);
+static uint64_t extent_bytes(const struct read_extent *extent) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < extent->iovec_count; i++) {
+        bytes += extent->iovecs[i].iov_len;
     }
-    for (uint32_t i = 0; i < job->document_count; i++) {
-        int rc = finish_place(job, i, error);
-        if (rc < 0) {
-            return rc;
-        }
-    }
-    for (uint32_t i = 0; i < job->document_count; i++) {
+    return bytes;
+}
+
+/* All places with bytes in what an extent did not read, successors included. */
+static void tokens_fail_extent(const struct tokens_job *job, uint32_t e) {
+    const struct read_extent *extent = &job->read.extents[e];
+    struct read_failure failure = {extent->result, extent->offset + extent->done};
+    uint64_t end = extent->offset + extent_bytes(extent);
+    uint32_t dataset = job->places[job->extent_places[e]].dataset;
+    for (uint32_t i = job->extent_places[e]; i < job->place_count; i++) {
         const struct tokens_place *place = &job->places[i];
-        if (place->successor_row != NO_ROW && place_is_followed(job, i)) {
-            memcpy(payload_at(job, place->successor_row), payload_at(job, place[1].row),
-                   job->token_bytes);
+        if (place->dataset != dataset || place->file_offset >= end) {
+            return;
+        }
+        uint64_t successor = place_reads_successor(job, i) ? place_width(job, place) : 0;
+        if (place->file_offset + place->file_bytes + successor > failure.offset) {
+            target_fail(job, place, &failure);
         }
     }
-    return 0;
+}
+
+static void tokens_fail_dataset(const struct tokens_job *job, uint32_t first, int code) {
+    uint32_t dataset = job->places[first].dataset;
+    for (uint32_t i = first; i < job->place_count && job->places[i].dataset == dataset; i++) {
+        target_fail(job, &job->places[i], &(struct read_failure){.code = code});
+    }
+}
+
+/* What was read came from the files that were opened if these are unchanged now. */
+static void tokens_check_files(const struct tokens_job *job) {
+    for (uint32_t i = 0; i < job->place_count; i++) {
+        if (i == 0 || job->places[i].dataset != job->places[i - 1].dataset) {
+            uint32_t dataset = job->places[i].dataset;
+            int code = file_check(dataset_bin(catalog_dataset(job->catalog, dataset)));
+            if (code < 0) {
+                tokens_fail_dataset(job, i, code);
+            }
+        }
+    }
+}
+
+/* Successors from the end, so that what follows a place is settled before the place. */
+static void tokens_finish_places(const struct tokens_job *job) {
+    for (uint32_t i = 0; i < job->place_count; i++) {
+        struct error *error = &job->places[i].target->error;
+        if (error->code == 0) {
+            (void)finish_place(job, i, error);
+        }
+    }
+    for (uint32_t i = job->place_count; i-- > 0;) {
+        const struct tokens_place *place = &job->places[i];
+        if (place->successor_row == NO_ROW || !place_is_followed(job, i)) {
+            continue;
+        }
+        if (place[1].target->error.code < 0 && place->target->error.code == 0) {
+            place->target->error = place[1].target->error;
+        }
+        memcpy(payload_at(job, place, place->successor_row),
+               payload_at(job, &place[1], place[1].row), job->token_bytes);
+    }
+}
+
+static void target_hash(struct tokens_target *target, uint32_t token_bytes) {
+    target->hash = 0;
+    if (target->wants_hash && target->error.code == 0) {
+        target->hash = XXH3_64bits(
+            target->payload, tokens_payload_bytes(target->documents, target->count, token_bytes));
+    }
+}
+
+/* On a thread of the reader. */
+static void tokens_complete(struct read_job *read) {
+    const struct tokens_job *job = (const struct tokens_job *)read;
+    for (struct tokens_target *target = job->targets; target != NULL; target = target->next) {
+        target->error = (struct error){0};
+    }
+    for (uint32_t e = 0; e < read->extent_count; e++) {
+        if (read->extents[e].result < 0) {
+            tokens_fail_extent(job, e);
+        }
+    }
+    tokens_check_files(job);
+    tokens_finish_places(job);
+    for (struct tokens_target *target = job->targets; target != NULL; target = target->next) {
+        target_hash(target, job->token_bytes);
+    }
 }

@@ -1,15 +1,17 @@
-/* tokens: reads the tokens of a micro-batch into its slot.
+/* tokens: reads the tokens of micro-batches into their slots.
  *
  * Payload of a slot: the tokens of each part in row order, then one successor token for each part
  * that is not its document's last, in the same order; token_bytes (2 or 4) each, little endian.
- * Neighbouring parts of a file are read as one extent straight into the payload when widths agree;
- * otherwise through the job's bounce buffer and converted on completion: widening is free,
- * narrowing is checked value by value. Refused are negative ids, ids over 65535 in 2-byte tokens,
- * and ids over 2^31-1 in 4-byte ones, which a trainer's int32 would turn negative.
+ * A job reads several slots, for what is neighbouring on disk was dealt out among them: parts in
+ * disk order become extents of up to 1 MB whichever slots they go to, across small gaps too, and
+ * are scattered straight into the payloads when widths agree; otherwise through the job's bounce
+ * memory and converted: widening is free, narrowing is checked value by value. Refused are negative
+ * ids, ids over 65535 in 2-byte tokens, and ids over 2^31-1 in 4-byte ones, which a trainer's int32
+ * would turn negative. Files must be, after the read, what they were when they were opened.
  *
- *     tokens_job_prepare -> reader_submit(&job->read) -> reader_reap -> tokens_job_finish
+ *     tokens_job_prepare -> reader_submit(&job->read) -> reader_reap -> each target's error
  *
- * prepare and finish touch no file (finish asks for a size after a failed read). One thread at a
+ * All work after the read is done by the reader's threads; prepare touches no file. One thread at a
  * time per job; the catalog is shared. */
 #ifndef BALLAST_CORPUS_TOKENS_H
 #define BALLAST_CORPUS_TOKENS_H
@@ -18,18 +20,42 @@
 #include "corpus/reader.h"
 #include "planner/document.h"
 
+#include <stdbool.h>
+
+/* Gaps of up to this many bytes are read along: about what the disk or the page cache delivers in
+ * the time of one read. */
+#define TOKENS_GAP_BYTES_MAX 12288u
+
+/* A slot to fill. */
+struct tokens_target {
+    const struct document *documents; /* that exist in the catalog; borrowed until reaped */
+    uint32_t count;                   /* > 0 */
+    bool wants_hash;
+    void *payload; /* tokens_payload_bytes long, aligned to token_bytes */
+    /* Set before the job is reaped: */
+    uint64_t hash; /* XXH3-64 of the payload, 0 unless wanted */
+    /* Code 0: the payload is as it should be. Else it is not to be used, and the text names
+     * dataset, file, byte offset, document, token and remedy: the errno of the read, -ENODATA where
+     * the file has become shorter than its index says, -ESTALE where it was written to or replaced
+     * since it was opened, or -EBADMSG for an id that is refused. */
+    struct error error;
+    struct tokens_target *next; /* of the same job; NULL: the last */
+};
+
 struct tokens_job {
     struct read_job read; /* first member: a reaped read_job is its tokens_job */
     void *owner;          /* the caller's */
+    struct tokens_target *targets;
+    uint64_t wanted_bytes; /* of the files, for the targets */
+    uint64_t read_bytes;   /* with gaps */
     /* private from here on, see tokens.c */
     const struct catalog *catalog;
-    const struct document *documents;
-    uint32_t document_count;
     uint32_t token_bytes;
-    uint8_t *payload;
+    uint32_t place_count;
+    struct tokens_place *places; /* one per part, in disk order */
+    uint32_t places_max;
     void *memory; /* one allocation: what the pointers below lead to */
     size_t memory_bytes;
-    struct tokens_place *places; /* one per part, in disk order */
     struct iovec *iovecs;
     uint32_t *extent_places; /* the place at which each extent begins */
     uint8_t *bounce;
@@ -39,20 +65,12 @@ struct tokens_job {
 uint64_t tokens_payload_bytes(const struct document *documents, uint32_t count,
                               uint32_t token_bytes);
 
-/* Prepares a job that fills `payload` (tokens_payload_bytes long, aligned to token_bytes) from
- * parts that exist in the catalog; count > 0, token_bytes 2 or 4. Catalog, documents and payload
- * are borrowed until the job is finished. Keeps and reuses the job's memory between calls (zero the
- * struct first time): about 200 bytes per part, and the bytes in the file where widths differ.
- * -ENOMEM; the job may be prepared again. */
-int tokens_job_prepare(struct tokens_job *job, const struct catalog *catalog,
-                       const struct document *documents, uint32_t count, uint32_t token_bytes,
-                       void *payload);
-
-/* After the read job was reaped: converts and checks. On failure `error` names dataset, file, byte
- * offset, document, token and remedy, and the payload is not to be used: the errno of the read
- * (-EIO also where the file has become shorter than its index says), or -EBADMSG for an id that is
- * refused. */
-int tokens_job_finish(struct tokens_job *job, struct error *error);
+/* Prepares a job that fills `targets` (a list, not empty), token_bytes 2 or 4. With `exact` no gaps
+ * are read: for a second try after a failure, which then concerns the target alone. Keeps and
+ * reuses the job's memory between calls (zero the struct first time): about 200 bytes per part, and
+ * the bytes in the file where widths differ. -ENOMEM; the job may be prepared again. */
+int tokens_job_prepare(struct tokens_job *job, const struct catalog *catalog, uint32_t token_bytes,
+                       bool exact, struct tokens_target *targets);
 
 /* Frees the job's memory; a zeroed job is fine. */
 void tokens_job_deinit(struct tokens_job *job);

@@ -2,8 +2,13 @@
  *
  * For every replica the window of micro-batches from its slowest rank on (from the first
  * uncommitted step when no rank streams) is read ahead, in order, as far as plans and slots reach;
- * what was reclaimed is read again when it comes into the window once more. Loop thread only; the
- * reader has threads of its own. */
+ * what was reclaimed is read again when it comes into the window once more. Reading waits until
+ * less than half of a replica's window is there, and then fetches all that is missing, of all
+ * replicas, in one job: documents that are neighbours on disk were dealt out among many
+ * micro-batches, and reading them together costs a fraction. Only the step that is needed next has
+ * a job of its own, so that nobody waits for the rest. A slot whose job failed is tried once more
+ * alone, since what failed may have been another's. Loop thread only; the reader has threads of
+ * its own. */
 #ifndef BALLAST_DAEMON_FEED_H
 #define BALLAST_DAEMON_FEED_H
 
@@ -14,6 +19,7 @@
 #include "daemon/slab.h"
 
 struct feed_job;
+struct feed_slot;
 
 struct feed {
     /* Borrowed. */
@@ -29,9 +35,13 @@ struct feed {
     void (*failed)(void *context, const struct error *error);
     void *context;
     /* The feed's own. */
-    struct feed_job *jobs; /* one per slot */
-    bool *held_up;         /* per replica: what is needed next found no slot */
-    uint32_t reading;      /* jobs in flight */
+    struct feed_slot *slots; /* one per slot of the slab */
+    struct feed_job *jobs;   /* as many: one slot can be a job */
+    struct feed_job *idle;   /* of these, a list */
+    bool *held_up;           /* per replica: what is needed next found no slot */
+    uint32_t reading;        /* jobs in flight */
+    uint64_t wanted_bytes;   /* of files, since open */
+    uint64_t read_bytes;     /* with the gaps between what was wanted */
 };
 
 /* The fields above the line are the caller's and set before. -ENOMEM. */

@@ -14,6 +14,8 @@ enum metrics_read_error metrics_read_kind(int error) {
     case -EBADMSG:
         return METRICS_READ_DAMAGED;
     case -ESTALE:
+    case -ENODATA:
+    case -ENOENT:
         return METRICS_READ_STALE;
     default:
         return METRICS_READ_OTHER;

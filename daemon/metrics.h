@@ -11,9 +11,9 @@
 #define METRICS_RANKS_MAX 64u /* of this node that are told apart; the rest are the last one's */
 
 enum metrics_read_error {
-    METRICS_READ_IO = 0,      /* the disk, or a file shorter than its index says */
+    METRICS_READ_IO = 0,      /* the disk */
     METRICS_READ_DAMAGED = 1, /* ids or hashes that cannot be */
-    METRICS_READ_STALE = 2,   /* a network file system lost the file */
+    METRICS_READ_STALE = 2,   /* the file shrank, was written to or replaced */
     METRICS_READ_OTHER = 3,
     METRICS_READ_ERRORS = 4,
 };

@@ -207,6 +207,18 @@ bool roster_slowest(const struct roster *roster, uint32_t replica, uint64_t *pos
     return found;
 }
 
+bool roster_fastest(const struct roster *roster, uint32_t replica, uint64_t *position) {
+    const struct member *first = &roster->members[replica * roster->replica_members];
+    bool found = false;
+    for (const struct member *m = first; m < first + roster->replica_members; m++) {
+        if (m->streaming && m->subscribed && (!found || roster_position(roster, m) > *position)) {
+            *position = roster_position(roster, m);
+            found = true;
+        }
+    }
+    return found;
+}
+
 bool roster_awaits(const struct roster *roster, uint32_t replica, uint64_t now_ns) {
     const struct member *first = &roster->members[replica * roster->replica_members];
     for (const struct member *m = first; m < first + roster->replica_members; m++) {

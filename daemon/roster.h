@@ -111,6 +111,9 @@ static inline uint64_t roster_position(const struct roster *roster, const struct
 /* The smallest position among the replica's ranks that want slots; false without any. */
 bool roster_slowest(const struct roster *roster, uint32_t replica, uint64_t *position);
 
+/* The largest of them. */
+bool roster_fastest(const struct roster *roster, uint32_t replica, uint64_t *position);
+
 /* Whether a rank of the replica that is not connected may come back: its lease lives. */
 bool roster_awaits(const struct roster *roster, uint32_t replica, uint64_t now_ns);
 

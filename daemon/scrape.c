@@ -91,7 +91,7 @@ static void scrape_reads(const struct daemon *daemon, struct exposition *out) {
     exposition_single(out, "ballast_documents_read_total", "counter",
                       "Parts of documents that were read.", metrics->documents_read, 0);
     exposition_family(out, "ballast_read_bytes_total", "counter",
-                      "Bytes of tokens that were read into shared memory.");
+                      "Bytes of token files that were read, gaps between documents too.");
     exposition_label(labels, "source", "corpus");
     exposition_sample(out, labels, metrics->bytes_read, 0);
     exposition_family(out, "ballast_read_errors_total", "counter",

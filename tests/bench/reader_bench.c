@@ -113,10 +113,12 @@ static struct catalog *make_catalog(const char *folder, uint64_t bytes) {
 struct bench {
     struct catalog *catalog;
     const struct dataset *dataset;
+    int fd;          /* of its .bin */
     uint8_t *buffer; /* BUFFER_BYTES */
     uint8_t *source; /* for memcpy, as large as the file, so that it is cold */
     bool cold;
     struct tokens_job jobs[JOBS];
+    struct tokens_target targets[JOBS];
     struct document *parts[JOBS]; /* PARTS_MAX each */
     uint64_t position;            /* next neighbouring document */
     uint32_t slot;
@@ -142,7 +144,7 @@ static double cpu_now(void) {
 }
 
 static void read_extents(struct bench *bench, uint64_t bytes, struct cost *cost) {
-    int fd = dataset_bin_fd(bench->dataset);
+    int fd = bench->fd;
     uint64_t whole = dataset_bin_bytes(bench->dataset) / EXTENT_BYTES * EXTENT_BYTES;
     for (uint64_t done = 0; done < bytes; done += EXTENT_BYTES) {
         ssize_t have = pread(fd, bench->buffer + done % BUFFER_BYTES, EXTENT_BYTES,
@@ -160,7 +162,7 @@ static void copy_extents(struct bench *bench, uint64_t bytes, struct cost *cost)
 }
 
 static void read_documents(struct bench *bench, uint64_t bytes, struct cost *cost) {
-    int fd = dataset_bin_fd(bench->dataset);
+    int fd = bench->fd;
     uint64_t documents = dataset_documents(bench->dataset), at = 0;
     while (cost->bytes < bytes) {
         uint64_t i = random_next() % documents;
@@ -198,7 +200,9 @@ static void submit_slot(struct bench *bench, struct reader *reader, uint32_t job
     struct tokens_job *tokens = &bench->jobs[job];
     uint32_t count = choose_parts(bench, neighbours, bench->parts[job]);
     uint8_t *payload = bench->buffer + 2ull * SLOT_TOKENS * (bench->slot++ % SLOTS);
-    int rc = tokens_job_prepare(tokens, bench->catalog, bench->parts[job], count, 2, payload);
+    bench->targets[job] = (struct tokens_target){
+        .documents = bench->parts[job], .count = count, .payload = payload};
+    int rc = tokens_job_prepare(tokens, bench->catalog, 2, false, &bench->targets[job]);
     assert(rc == 0);
     rc = reader_submit(reader, &tokens->read);
     assert(rc == 0);
@@ -216,9 +220,7 @@ static void finish_slots(struct bench *bench, struct reader *reader, bool neighb
     (void)!read(reader->event_fd, &events, sizeof events);
     while ((read_job = reader_reap(reader)) != NULL) {
         struct tokens_job *job = (struct tokens_job *)read_job;
-        struct error error;
-        int rc = tokens_job_finish(job, &error);
-        assert(rc == 0);
+        assert(job->targets->error.code == 0);
         bench->in_flight--;
         if (cost->bytes < bytes) {
             submit_slot(bench, reader, (uint32_t)(job - bench->jobs), neighbours, cost);
@@ -290,7 +292,7 @@ static void run_round(struct bench *bench, struct reader *readers[2], uint64_t b
     for (int way = 0; way < WAYS; way++) {
         struct cost cost = {0};
         if (bench->cold) {
-            posix_fadvise(dataset_bin_fd(bench->dataset), 0, 0, POSIX_FADV_DONTNEED);
+            posix_fadvise(bench->fd, 0, 0, POSIX_FADV_DONTNEED);
         }
         double wall = wall_now(), cpu = cpu_now();
         run_way(bench, readers, (enum way)way, bytes, &cost);
@@ -356,6 +358,8 @@ static void open_readers(struct reader *readers[2], uint32_t threads) {
 static void bench_open(struct bench *bench, const char *folder, uint64_t bytes, bool cold) {
     bench->catalog = make_catalog(folder, bytes);
     bench->dataset = catalog_dataset(bench->catalog, 0);
+    bench->fd = open(dataset_bin_path(bench->dataset), O_RDONLY | O_CLOEXEC);
+    assert(bench->fd >= 0);
     bench->cold = cold;
     bench->buffer = malloc(BUFFER_BYTES);
     bench->source = malloc(bytes);
@@ -366,7 +370,7 @@ static void bench_open(struct bench *bench, const char *folder, uint64_t bytes, 
         bench->parts[job] = calloc(PARTS_MAX, sizeof *bench->parts[job]);
         assert(bench->parts[job] != NULL);
     }
-    int rc = fsync(dataset_bin_fd(bench->dataset)); /* dirty pages are not dropped */
+    int rc = fsync(bench->fd); /* dirty pages are not dropped */
     assert(rc == 0);
 }
 
@@ -378,6 +382,7 @@ static void bench_close(struct bench *bench, const char *folder) {
     }
     free(bench->source);
     free(bench->buffer);
+    close(bench->fd);
     catalog_close(bench->catalog);
     for (int i = 0; i < 2; i++) {
         char path[64];

@@ -253,8 +253,9 @@ def test_a_file_that_shrinks_ends_the_streams_that_need_it_with_its_name():
         assert code != 0 and "d.bin" in text, (code, text)
         assert "cannot be read" in log(world)
         assert world.live("status")["state"] == "serving"
-        os.truncate(os.path.join(world.dir, "d.bin"), size)
-        world.rank(0, cp=0, steps=3).finish(60)
+        os.truncate(os.path.join(world.dir, "d.bin"), size)  # the bytes are zeros now
+        code, text = world.rank(0, cp=0, steps=3).wait(60)
+        assert code != 0 and "written to or replaced" in text, (code, text)
         world.stop()
 
 

@@ -7,6 +7,7 @@
  * reaches the end, however few slots there are.
  */
 #include "ballast.pb-c.h"
+#include "corpus/reader_jobs.h"
 #include "daemon/feed.h"
 #include "tests/property/splitmix.h"
 #include "tests/unit/corpus_files.h"
@@ -90,11 +91,10 @@ static struct read_job *fake_reap(struct reader *reader) {
     struct read_job *job = sim.reads[which];
     sim.reads[which] = sim.reads[--sim.read_count];
     for (uint32_t i = 0; i < job->extent_count; i++) {
-        const struct read_extent *extent = &job->extents[i];
-        assert_true(preadv(extent->fd, extent->iovecs, (int)extent->iovec_count,
-                           (off_t)extent->offset) >= 0);
+        extent_read(&job->extents[i]);
     }
-    job->result = 0;
+    read_job_conclude(job);
+    assert_int_equal(job->result, 0);
     return job;
 }
 

@@ -279,7 +279,7 @@ static void another_error_is_not_tried_again(void **state) {
 }
 
 static void an_end_of_file_fails_the_job_at_once(void **state) {
-    exhaust_both(state, FAULT_END, 0, false, -EIO);
+    exhaust_both(state, FAULT_END, 0, false, -ENODATA);
 }
 
 static void a_ring_that_takes_nothing_for_a_while_is_asked_again(void **state) {

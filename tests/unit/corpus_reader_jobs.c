@@ -43,7 +43,9 @@ static bool readable(const struct reader_jobs *jobs) {
 
 static void extents_are_taken_in_order_and_each_once(void **state) {
     struct reader_jobs *jobs = *state;
-    struct read_job first = {.extent_count = 5}, second = {.extent_count = 2};
+    struct read_extent extents[5] = {{0}};
+    struct read_job first = {.extents = extents, .extent_count = 5};
+    struct read_job second = {.extents = extents, .extent_count = 2};
     struct read_piece piece;
     reader_jobs_submit(jobs, &first);
     reader_jobs_submit(jobs, &second);
@@ -58,7 +60,8 @@ static void extents_are_taken_in_order_and_each_once(void **state) {
 
 static void pieces_get_smaller_towards_the_end_of_a_job(void **state) {
     struct reader_jobs *jobs = *state;
-    struct read_job job = {.extent_count = 100};
+    struct read_extent extents[100] = {{0}};
+    struct read_job job = {.extents = extents, .extent_count = 100};
     struct read_piece piece;
     uint32_t before = 100, taken = 0;
     reader_jobs_submit(jobs, &job);
@@ -74,15 +77,16 @@ static void pieces_get_smaller_towards_the_end_of_a_job(void **state) {
 
 static void a_job_is_done_with_its_last_extent_and_announced_then(void **state) {
     struct reader_jobs *jobs = *state;
-    struct read_job job = {.extent_count = 2};
+    struct read_extent extents[2] = {{0}};
+    struct read_job job = {.extents = extents, .extent_count = 2};
     struct read_piece pieces[2];
     reader_jobs_submit(jobs, &job);
     take(jobs, 1, 1, &pieces[0]);
     take(jobs, 1, 1, &pieces[1]);
-    reader_jobs_finish(jobs, &pieces[1], 0, 0);
+    reader_jobs_finish(jobs, &pieces[1]);
     assert_null(reader_jobs_reap(jobs));
     assert_false(readable(jobs));
-    reader_jobs_finish(jobs, &pieces[0], 0, 0);
+    reader_jobs_finish(jobs, &pieces[0]);
     assert_true(readable(jobs));
     assert_ptr_equal(reader_jobs_reap(jobs), &job);
     assert_int_equal(job.result, 0);
@@ -91,14 +95,16 @@ static void a_job_is_done_with_its_last_extent_and_announced_then(void **state) 
 
 static void jobs_come_back_in_the_order_they_were_done(void **state) {
     struct reader_jobs *jobs = *state;
-    struct read_job first = {.extent_count = 1}, second = {.extent_count = 1};
+    struct read_extent extents[2] = {{0}};
+    struct read_job first = {.extents = &extents[0], .extent_count = 1};
+    struct read_job second = {.extents = &extents[1], .extent_count = 1};
     struct read_piece pieces[2];
     reader_jobs_submit(jobs, &first);
     reader_jobs_submit(jobs, &second);
     take(jobs, 1, 1, &pieces[0]);
     take(jobs, 1, 1, &pieces[1]);
-    reader_jobs_finish(jobs, &pieces[1], 0, 0);
-    reader_jobs_finish(jobs, &pieces[0], 0, 0);
+    reader_jobs_finish(jobs, &pieces[1]);
+    reader_jobs_finish(jobs, &pieces[0]);
     assert_ptr_equal(reader_jobs_reap(jobs), &second);
     assert_ptr_equal(reader_jobs_reap(jobs), &first);
 }
@@ -116,14 +122,16 @@ static void the_lowest_failed_extent_is_reported_whatever_the_order(void **state
         if (seen != 31) {
             continue;
         }
-        struct read_job job = {.extent_count = 5};
+        struct read_extent extents[5] = {{0}};
+        struct read_job job = {.extents = extents, .extent_count = 5};
         struct read_piece pieces[5];
         reader_jobs_submit(jobs, &job);
         for (uint32_t i = 0; i < 5; i++) {
             take(jobs, 1, 1, &pieces[i]);
         }
         for (uint32_t i = 0; i < 5; i++) {
-            reader_jobs_finish(jobs, &pieces[order[i]], results[order[i]], order[i]);
+            extents[order[i]].result = results[order[i]];
+            reader_jobs_finish(jobs, &pieces[order[i]]);
         }
         assert_ptr_equal(reader_jobs_reap(jobs), &job);
         assert_int_equal(job.result, -ENODEV);
@@ -131,51 +139,61 @@ static void the_lowest_failed_extent_is_reported_whatever_the_order(void **state
     }
 }
 
-static void what_stands_behind_a_failure_is_not_taken(void **state) {
+static void the_extents_behind_a_failure_are_read_all_the_same(void **state) {
     struct reader_jobs *jobs = *state;
-    struct read_job bad = {.extent_count = 9}, good = {.extent_count = 1};
-    struct read_piece first, second, piece;
+    struct read_extent extents[9] = {{0}};
+    struct read_job bad = {.extents = extents, .extent_count = 9};
+    struct read_piece first, rest;
     reader_jobs_submit(jobs, &bad);
-    reader_jobs_submit(jobs, &good);
     take(jobs, 2, 1, &first);
-    take(jobs, 2, 1, &second);
-    reader_jobs_finish(jobs, &second, -EIO, 3);
-    take(jobs, 2, 1, &piece);
-    assert_piece(&piece, &good, 0, 1);
+    extents[1].result = -EIO;
+    reader_jobs_finish(jobs, &first);
+    take(jobs, 9, 1, &rest);
+    assert_piece(&rest, &bad, 2, 7);
     assert_null(reader_jobs_reap(jobs));
-    reader_jobs_finish(jobs, &first, -EBADF, 1);
+    reader_jobs_finish(jobs, &rest);
     assert_ptr_equal(reader_jobs_reap(jobs), &bad);
-    assert_int_equal(bad.result, -EBADF);
+    assert_int_equal(bad.result, -EIO);
     assert_int_equal(bad.failed_extent, 1);
 }
 
-static void a_job_whose_rest_is_dropped_is_done(void **state) {
+static unsigned completed;
+
+static void note_completion(struct read_job *job) {
+    assert_int_equal(job->result, -EIO);
+    completed++;
+}
+
+static void a_job_is_completed_once_before_it_is_reaped(void **state) {
     struct reader_jobs *jobs = *state;
-    struct read_job bad = {.extent_count = 9};
-    struct read_piece piece;
-    reader_jobs_submit(jobs, &bad);
-    take(jobs, 2, 1, &piece);
-    reader_jobs_finish(jobs, &piece, -EIO, 0);
-    assert_null(reader_jobs_reap(jobs));
-    assert_false(reader_jobs_take(jobs, 2, 1, false, &piece));
-    assert_true(readable(jobs));
-    assert_ptr_equal(reader_jobs_reap(jobs), &bad);
+    struct read_extent extents[2] = {{.result = -EIO}, {0}};
+    struct read_job job = {.extents = extents, .extent_count = 2, .complete = note_completion};
+    struct read_piece pieces[2];
+    completed = 0;
+    reader_jobs_submit(jobs, &job);
+    take(jobs, 1, 1, &pieces[0]);
+    take(jobs, 1, 1, &pieces[1]);
+    reader_jobs_finish(jobs, &pieces[1]);
+    assert_int_equal(completed, 0);
+    reader_jobs_finish(jobs, &pieces[0]);
+    assert_int_equal(completed, 1);
+    assert_ptr_equal(reader_jobs_reap(jobs), &job);
 }
 
 static void the_bound_counts_jobs_until_they_are_reaped(void **state) {
     struct reader_jobs *jobs = *state;
-    struct read_job job[5] = {{.extent_count = 1},
-                              {.extent_count = 1},
-                              {.extent_count = 1},
-                              {.extent_count = 1},
-                              {.extent_count = 1}};
+    struct read_extent extents[5] = {{0}};
+    struct read_job job[5];
+    for (int i = 0; i < 5; i++) {
+        job[i] = (struct read_job){.extents = &extents[i], .extent_count = 1};
+    }
     struct read_piece piece;
     for (int i = 0; i < 4; i++) {
         assert_int_equal(reader_jobs_submit(jobs, &job[i]), 0);
     }
     assert_int_equal(reader_jobs_submit(jobs, &job[4]), -ENOBUFS);
     take(jobs, 1, 1, &piece);
-    reader_jobs_finish(jobs, &piece, 0, 0);
+    reader_jobs_finish(jobs, &piece);
     assert_int_equal(reader_jobs_submit(jobs, &job[4]), -ENOBUFS);
     assert_non_null(reader_jobs_reap(jobs));
     assert_int_equal(reader_jobs_submit(jobs, &job[4]), 0);
@@ -183,7 +201,8 @@ static void the_bound_counts_jobs_until_they_are_reaped(void **state) {
 
 static void a_stopped_queue_gives_nothing_out_and_does_not_wait(void **state) {
     struct reader_jobs *jobs = *state;
-    struct read_job job = {.extent_count = 3};
+    struct read_extent extents[3] = {{0}};
+    struct read_job job = {.extents = extents, .extent_count = 3};
     struct read_piece piece;
     reader_jobs_submit(jobs, &job);
     reader_jobs_stop(jobs);
@@ -200,16 +219,20 @@ static void an_extent_is_consumed_by_any_two_reads(void **state) {
         struct read_extent extent = {.iovec_count = 3, .offset = 100, .iovecs = iovecs};
         struct extent_tries tries = {0};
         assert_int_equal(extent_advance(&extent, cut, &tries), cut < 8);
-        assert_int_equal(extent.offset, 100 + cut);
+        assert_int_equal(extent.done, cut);
         if (cut < 8) {
             size_t left = 0;
-            assert_ptr_equal(extent.iovecs->iov_base, memory + cut);
-            for (uint32_t i = 0; i < extent.iovec_count; i++) {
-                left += extent.iovecs[i].iov_len;
+            assert_ptr_equal(extent_iovecs(&extent)->iov_base, memory + cut);
+            for (uint32_t i = 0; i < extent_iovecs_left(&extent); i++) {
+                left += extent_iovecs(&extent)[i].iov_len;
             }
             assert_int_equal(left, 8 - cut);
-            assert_int_equal(extent_advance(&extent, 8 - cut, &tries), 0);
+            assert_false(extent_advance(&extent, 8 - cut, &tries));
         }
+        assert_int_equal(extent.result, 0);
+        assert_true(iovecs[0].iov_base == memory && iovecs[0].iov_len == 3);
+        assert_true(iovecs[1].iov_base == memory + 3 && iovecs[1].iov_len == 1);
+        assert_true(iovecs[2].iov_base == memory + 4 && iovecs[2].iov_len == 4);
     }
 }
 
@@ -222,8 +245,8 @@ int main(void) {
         TEST(a_job_is_done_with_its_last_extent_and_announced_then),
         TEST(jobs_come_back_in_the_order_they_were_done),
         TEST(the_lowest_failed_extent_is_reported_whatever_the_order),
-        TEST(what_stands_behind_a_failure_is_not_taken),
-        TEST(a_job_whose_rest_is_dropped_is_done),
+        TEST(the_extents_behind_a_failure_are_read_all_the_same),
+        TEST(a_job_is_completed_once_before_it_is_reaped),
         TEST(the_bound_counts_jobs_until_they_are_reaped),
         TEST(a_stopped_queue_gives_nothing_out_and_does_not_wait),
         cmocka_unit_test(an_extent_is_consumed_by_any_two_reads),

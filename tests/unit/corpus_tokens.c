@@ -66,18 +66,18 @@ static void check_extents(struct tokens_world *world, const struct document *par
                           uint32_t token_bytes, uint32_t extents, uint32_t iovecs_first,
                           uint64_t bytes) {
     struct tokens_job job = {0};
-    struct error error = {0};
+    struct tokens_target target;
     uint64_t payload_bytes = tokens_payload_bytes(parts, count, token_bytes);
     void *payload = malloc(payload_bytes), *expected = malloc(payload_bytes);
     assert_true(payload != NULL && expected != NULL);
     tokens_reference(world, parts, count, token_bytes, expected);
-    assert_int_equal(tokens_job_prepare(&job, world->catalog, parts, count, token_bytes, payload),
-                     0);
+    assert_int_equal(
+        tokens_prepare_one(&job, world, parts, count, token_bytes, true, payload, &target), 0);
     assert_int_equal(job.read.extent_count, extents);
     assert_int_equal(job.read.extents[0].iovec_count, iovecs_first);
     assert_int_equal(bytes_to_read(&job.read), bytes);
     tokens_run_read(world->readers[0], &job);
-    assert_int_equal(tokens_job_finish(&job, &error), 0);
+    assert_int_equal(target.error.code, 0);
     assert_memory_equal(payload, expected, payload_bytes);
     tokens_job_deinit(&job);
     free(payload);
@@ -112,15 +112,15 @@ static void neighbours_in_row_order_are_one_extent_with_one_iovec(void **state) 
     check_extents(world, parts, 300, 2, 1, 1, 300 * 14);
 }
 
-static void neighbours_out_of_row_order_are_scattered_by_256_iovecs(void **state) {
+static void neighbours_out_of_row_order_are_scattered_by_1024_iovecs(void **state) {
     struct tokens_world *world = *state;
-    struct document parts[300];
-    counting_set(world, MEGATRON_U16, 300, 7);
+    static struct document parts[1100];
+    counting_set(world, MEGATRON_U16, 1100, 7);
     tokens_world_write(world);
-    for (uint32_t i = 0; i < 300; i++) {
-        parts[i] = tokens_world_part(world, 0, 299 - i, 0, 7);
+    for (uint32_t i = 0; i < 1100; i++) {
+        parts[i] = tokens_world_part(world, 0, 1099 - i, 0, 7);
     }
-    check_extents(world, parts, 300, 2, 2, READ_EXTENT_IOVECS_MAX, 300 * 14);
+    check_extents(world, parts, 1100, 2, 2, READ_EXTENT_IOVECS_MAX, 1100 * 14);
 }
 
 static void neighbours_of_another_width_are_one_extent_in_the_bounce_memory(void **state) {
@@ -209,19 +209,136 @@ static void a_long_part_is_cut_at_one_megabyte(void **state) {
     check_extents(world, &part, 1, 2, 1, 1, MEGABYTE);
 }
 
+/* Documents dealt out among micro-batches in turn, read as the one run of bytes that they are. */
+static void parts_of_several_slots_are_read_in_disk_order_and_scattered(void **state) {
+    struct tokens_world *world = *state;
+    struct tokens_job job = {0};
+    struct tokens_target targets[3];
+    struct document parts[3][100];
+    uint16_t payloads[3][700], expected[700];
+    counting_set(world, MEGATRON_U16, 300, 7);
+    tokens_world_write(world);
+    for (uint32_t i = 0; i < 300; i++) {
+        parts[i % 3][i / 3] = tokens_world_part(world, 0, i, 0, 7);
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        targets[i] = (struct tokens_target){.documents = parts[i],
+                                            .count = 100,
+                                            .payload = payloads[i],
+                                            .next = i < 2 ? &targets[i + 1] : NULL};
+    }
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        assert_int_equal(tokens_job_prepare(&job, world->catalog, 2, false, targets), 0);
+        assert_int_equal(job.read.extent_count, 1);
+        assert_int_equal(job.read_bytes, 300 * 14);
+        tokens_run_read(world->readers[turn], &job);
+        for (uint32_t i = 0; i < 3; i++) {
+            tokens_reference(world, parts[i], 100, 2, expected);
+            assert_int_equal(targets[i].error.code, 0);
+            assert_memory_equal(payloads[i], expected, sizeof expected);
+        }
+    }
+    tokens_job_deinit(&job);
+}
+
+/* Every third document: two are read along and thrown away, if that is allowed. */
+static void small_gaps_are_read_along_and_large_ones_are_not(void **state) {
+    struct tokens_world *world = *state;
+    struct tokens_job job = {0};
+    struct tokens_target target;
+    struct document parts[100];
+    uint16_t payload[700], expected[700];
+    counting_set(world, MEGATRON_U16, 300, 7);
+    tokens_world_write(world);
+    for (uint32_t i = 0; i < 100; i++) {
+        parts[i] = tokens_world_part(world, 0, 3 * i, 0, 7);
+    }
+    tokens_reference(world, parts, 100, 2, expected);
+    for (uint32_t exact = 0; exact < 2; exact++) {
+        assert_int_equal(
+            tokens_prepare_one(&job, world, parts, 100, 2, exact == 1, payload, &target), 0);
+        assert_int_equal(job.read.extent_count, exact == 1 ? 100 : 1);
+        assert_int_equal(job.read_bytes, exact == 1 ? 1400 : 298 * 14);
+        assert_int_equal(job.wanted_bytes, 1400);
+        tokens_run_read(world->readers[exact], &job);
+        assert_int_equal(target.error.code, 0);
+        assert_memory_equal(payload, expected, sizeof expected);
+    }
+    tokens_job_deinit(&job);
+}
+
+/* Whose bytes failed is told; the others are served. */
+static void a_failure_concerns_the_slots_that_need_what_failed(void **state) {
+    struct tokens_world *world = *state;
+    struct tokens_job job = {0};
+    struct tokens_target targets[2];
+    struct document parts[2];
+    uint16_t payloads[2][100];
+    char prefix[96], path[128];
+    counting_set(world, MEGATRON_U16, 1, 100);
+    counting_set(world, MEGATRON_U16, 1, 100);
+    tokens_world_write(world);
+    tokens_world_path(world, 1, prefix);
+    snprintf(path, sizeof path, "%s.bin", prefix);
+    for (uint32_t i = 0; i < 2; i++) {
+        parts[i] = tokens_world_part(world, i, 0, 0, 100);
+        targets[i] = (struct tokens_target){.documents = &parts[i],
+                                            .count = 1,
+                                            .payload = payloads[i],
+                                            .next = i == 0 ? &targets[1] : NULL};
+    }
+    assert_int_equal(tokens_job_prepare(&job, world->catalog, 2, false, targets), 0);
+    assert_int_equal(truncate(path, 100), 0);
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        tokens_run_read(world->readers[turn], &job);
+        assert_int_equal(targets[0].error.code, 0);
+        assert_int_equal(targets[1].error.code, -ENODATA);
+        assert_non_null(strstr(targets[1].error.text, "dataset 'set1'"));
+    }
+    tokens_job_deinit(&job);
+}
+
+/* Another file of the same size with the same documents, in its place while it is open. */
+static void a_replaced_file_is_refused_and_never_read_as_the_first(void **state) {
+    struct tokens_world *world = *state;
+    struct tokens_job job = {0};
+    struct tokens_target target;
+    uint16_t payload[100];
+    char prefix[96], path[128], other[128];
+    counting_set(world, MEGATRON_U16, 1, 100);
+    tokens_world_write(world);
+    tokens_world_path(world, 0, prefix);
+    snprintf(path, sizeof path, "%s.bin", prefix);
+    snprintf(other, sizeof other, "%s.other", prefix);
+    FILE *file = fopen(other, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(payload, 1, sizeof payload, file), sizeof payload);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(rename(other, path), 0);
+    struct document part = tokens_world_part(world, 0, 0, 0, 100);
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        assert_int_equal(tokens_prepare_one(&job, world, &part, 1, 2, false, payload, &target), 0);
+        tokens_run_read(world->readers[turn], &job);
+        assert_int_equal(target.error.code, -ESTALE);
+        assert_non_null(strstr(target.error.text, "written to or replaced"));
+    }
+    tokens_job_deinit(&job);
+}
+
 static void a_job_keeps_its_memory_between_micro_batches(void **state) {
     struct tokens_world *world = *state;
     struct tokens_job job = {0};
+    struct tokens_target target;
     uint16_t payload[1000];
     counting_set(world, MEGATRON_I32, 1, 1000);
     tokens_world_write(world);
     struct document part = tokens_world_part(world, 0, 0, 0, 1000);
-    assert_int_equal(tokens_job_prepare(&job, world->catalog, &part, 1, 2, payload), 0);
+    assert_int_equal(tokens_prepare_one(&job, world, &part, 1, 2, true, payload, &target), 0);
     void *memory = job.memory;
     refuse_memory = true;
     for (uint32_t length = 1000; length > 0; length--) {
         part.length = length;
-        assert_int_equal(tokens_job_prepare(&job, world->catalog, &part, 1, 2, payload), 0);
+        assert_int_equal(tokens_prepare_one(&job, world, &part, 1, 2, true, payload, &target), 0);
         assert_ptr_equal(job.memory, memory);
     }
     refuse_memory = false;
@@ -232,14 +349,15 @@ static void a_job_keeps_its_memory_between_micro_batches(void **state) {
 static void a_job_without_memory_can_be_prepared_later(void **state) {
     struct tokens_world *world = *state;
     struct tokens_job job = {0};
+    struct tokens_target target;
     uint16_t payload[10];
     counting_set(world, MEGATRON_I32, 1, 10);
     tokens_world_write(world);
     struct document part = tokens_world_part(world, 0, 0, 0, 10);
     refuse_memory = true;
-    assert_int_equal(tokens_job_prepare(&job, world->catalog, &part, 1, 2, payload), -ENOMEM);
+    assert_int_equal(tokens_prepare_one(&job, world, &part, 1, 2, true, payload, &target), -ENOMEM);
     refuse_memory = false;
-    assert_int_equal(tokens_job_prepare(&job, world->catalog, &part, 1, 2, payload), 0);
+    assert_int_equal(tokens_prepare_one(&job, world, &part, 1, 2, true, payload, &target), 0);
     tokens_job_deinit(&job);
 }
 
@@ -248,13 +366,16 @@ static int finish_with_bits(struct tokens_world *world, uint8_t dtype, uint32_t 
                             uint64_t bits, uint32_t at, uint32_t length, struct error *error) {
     uint32_t payload[4];
     struct tokens_job job = {0};
+    struct tokens_target target;
     counting_set(world, dtype, 3, 3);
     *token_at(&world->sets[0], 1, at) = bits;
     tokens_world_write(world);
     struct document part = tokens_world_part(world, 0, 1, 0, length);
-    assert_int_equal(tokens_job_prepare(&job, world->catalog, &part, 1, token_bytes, payload), 0);
+    assert_int_equal(tokens_prepare_one(&job, world, &part, 1, token_bytes, true, payload, &target),
+                     0);
     tokens_run_read(world->readers[0], &job);
-    int rc = tokens_job_finish(&job, error);
+    int rc = target.error.code;
+    *error = target.error;
     tokens_job_deinit(&job);
     tokens_world_clear(world);
     return rc;
@@ -321,16 +442,17 @@ static void a_file_that_became_shorter_is_refused_at_its_new_end(void **state) {
     for (uint32_t end = 600; end-- > 400;) {
         for (uint32_t first = 0; first < 3; first += 2) {
             struct tokens_job job = {0};
-            struct error error = {0};
+            struct tokens_target target;
             assert_int_equal(truncate(path, end), 0);
-            assert_int_equal(
-                tokens_job_prepare(&job, world->catalog, parts + first, 3 - first, 2, payload), 0);
+            assert_int_equal(tokens_prepare_one(&job, world, parts + first, 3 - first, 2, true,
+                                                payload, &target),
+                             0);
             tokens_run_read(world->readers[end % 2], &job);
-            assert_int_equal(tokens_job_finish(&job, &error), -EIO);
+            assert_int_equal(target.error.code, -ENODATA);
             snprintf(place, sizeof place, "set0.bin: byte %u (document 2, token %u): the file ends",
                      end, (end - 400) / 2);
-            assert_non_null(strstr(error.text, place));
-            assert_non_null(strstr(error.text, "; restore the file"));
+            assert_non_null(strstr(target.error.text, place));
+            assert_non_null(strstr(target.error.text, "; restore the file"));
             tokens_job_deinit(&job);
         }
     }
@@ -340,7 +462,7 @@ static void a_file_that_became_shorter_is_refused_at_its_new_end(void **state) {
 static void a_failed_read_names_document_and_error(void **state) {
     struct tokens_world *world = *state;
     struct tokens_job job = {0};
-    struct error error = {0};
+    struct tokens_target target;
     uint16_t payload[300];
     counting_set(world, MEGATRON_U16, 3, 100);
     tokens_world_write(world);
@@ -348,12 +470,12 @@ static void a_failed_read_names_document_and_error(void **state) {
         tokens_world_part(world, 0, 2, 50, 50),
         tokens_world_part(world, 0, 0, 0, 100),
     };
-    assert_int_equal(tokens_job_prepare(&job, world->catalog, parts, 2, 2, payload), 0);
-    job.read.result = -EIO;
-    job.read.failed_extent = 1;
-    assert_int_equal(tokens_job_finish(&job, &error), -EIO);
-    assert_non_null(
-        strstr(error.text, "set0.bin: byte 500 (document 2, token 50): Input/output error; check"));
+    assert_int_equal(tokens_prepare_one(&job, world, parts, 2, 2, true, payload, &target), 0);
+    job.read.extents[1].result = -EIO;
+    job.read.complete(&job.read);
+    assert_int_equal(target.error.code, -EIO);
+    assert_non_null(strstr(target.error.text,
+                           "set0.bin: byte 500 (document 2, token 50): Input/output error; check"));
     tokens_job_deinit(&job);
 }
 
@@ -363,7 +485,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_payload_holds_all_tokens_and_one_successor_per_unfinished_part),
         TEST(neighbours_in_row_order_are_one_extent_with_one_iovec),
-        TEST(neighbours_out_of_row_order_are_scattered_by_256_iovecs),
+        TEST(neighbours_out_of_row_order_are_scattered_by_1024_iovecs),
         TEST(neighbours_of_another_width_are_one_extent_in_the_bounce_memory),
         TEST(documents_apart_are_extents_of_their_own),
         TEST(a_successor_that_is_in_the_micro_batch_is_not_read_again),
@@ -371,6 +493,10 @@ int main(void) {
         TEST(parts_of_two_files_are_never_neighbours),
         TEST(the_same_part_twice_is_read_twice),
         TEST(a_long_part_is_cut_at_one_megabyte),
+        TEST(parts_of_several_slots_are_read_in_disk_order_and_scattered),
+        TEST(small_gaps_are_read_along_and_large_ones_are_not),
+        TEST(a_failure_concerns_the_slots_that_need_what_failed),
+        TEST(a_replaced_file_is_refused_and_never_read_as_the_first),
         TEST(a_job_keeps_its_memory_between_micro_batches),
         TEST(a_job_without_memory_can_be_prepared_later),
         TEST(ids_that_no_trainer_can_take_are_refused_with_their_place),

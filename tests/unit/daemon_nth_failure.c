@@ -284,8 +284,8 @@ int __wrap_reader_open(enum reader_backend backend, const struct reader_options 
 struct read_job *reader_reap_faulty(struct reader *reader) {
     struct read_job *job = reader_behind_ops->reap(reader);
     if (job != NULL && fault(KIND_READ)) {
-        job->result = -EIO;
-        job->failed_extent = 0;
+        job->extents[0].result = -EIO;
+        job->complete(job);
     }
     return job;
 }

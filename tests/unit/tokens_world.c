@@ -145,6 +145,13 @@ void tokens_reference(const struct tokens_world *world, const struct document *d
     }
 }
 
+int tokens_prepare_one(struct tokens_job *job, const struct tokens_world *world,
+                       const struct document *documents, uint32_t count, uint32_t token_bytes,
+                       bool exact, void *payload, struct tokens_target *target) {
+    *target = (struct tokens_target){.documents = documents, .count = count, .payload = payload};
+    return tokens_job_prepare(job, world->catalog, token_bytes, exact, target);
+}
+
 static uint64_t extent_bytes(const struct read_extent *extent) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < extent->iovec_count; i++) {
@@ -153,7 +160,7 @@ static uint64_t extent_bytes(const struct read_extent *extent) {
     return bytes;
 }
 
-bool extents_are_coalesced(const struct read_job *read) {
+bool extents_are_coalesced(const struct read_job *read, uint64_t gap_bytes_max) {
     for (uint32_t e = 0; e < read->extent_count; e++) {
         const struct read_extent *extent = &read->extents[e], *before = extent - 1;
         uint64_t bytes = extent_bytes(extent);
@@ -161,10 +168,11 @@ bool extents_are_coalesced(const struct read_job *read) {
             extent->iovec_count > READ_EXTENT_IOVECS_MAX) {
             return false;
         }
-        if (e > 0 && before->fd == extent->fd &&
-            before->offset + extent_bytes(before) == extent->offset &&
-            extent_bytes(before) < READ_EXTENT_BYTES_MAX &&
-            before->iovec_count < READ_EXTENT_IOVECS_MAX) {
+        uint64_t end = e > 0 ? before->offset + extent_bytes(before) : 0;
+        uint64_t gap = extent->offset - end;
+        if (e > 0 && before->file == extent->file && end <= extent->offset &&
+            gap <= gap_bytes_max && extent_bytes(before) + gap < READ_EXTENT_BYTES_MAX &&
+            before->iovec_count + (gap > 0) < READ_EXTENT_IOVECS_MAX) {
             return false;
         }
     }

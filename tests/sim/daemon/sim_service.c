@@ -3,6 +3,7 @@
  * numbers. See sim.h. */
 #include "sim.h"
 
+#include "corpus/reader_jobs.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
 
@@ -47,17 +48,14 @@ static int file_submit(struct reader *reader, struct read_job *job) {
 }
 
 static void file_read(struct read_job *job) {
-    job->result = 0;
     for (uint32_t i = 0; i < job->extent_count; i++) {
-        const struct read_extent *extent = &job->extents[i];
-        ssize_t got = preadv(extent->fd, extent->iovecs, (int)extent->iovec_count,
-                             (off_t)extent->offset);
-        assert(got >= 0);
+        extent_read(&job->extents[i]);
+        assert(job->extents[i].result == 0);
     }
     if (!sim.peace && sim_chance(sim.faults.read_error)) {
-        job->failed_extent = sim_between(0, job->extent_count - 1);
-        job->result = -EIO;
+        job->extents[sim_between(0, job->extent_count - 1)].result = -EIO;
     }
+    read_job_conclude(job);
 }
 
 static struct read_job *file_reap(struct reader *reader) {

@@ -1,0 +1,249 @@
+/* files: see files.h. Opening is done outside the lock, for it may take long; two threads that open
+ * the same file at once end with one descriptor. */
+#include "corpus/files.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define OPEN_MAX_LEAST 8u
+
+struct file {
+    struct files *files;
+    char *path;
+    struct stat first;
+    struct file *next; /* of the set */
+    /* Under the set's lock: */
+    int fd; /* -1: closed */
+    bool forgotten;
+    uint64_t used; /* the set's clock */
+    /* Raised under the lock, lowered without: 0 under the lock means that nobody reads. */
+    atomic_uint uses;
+};
+
+struct files {
+    uint32_t open_max;
+    pthread_mutex_t lock; /* guards all that follows */
+    uint32_t open_count;
+    uint64_t clock;
+    struct file *first;
+};
+
+uint32_t files_open_max(void) {
+    struct rlimit limit;
+    uint64_t most = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur / 4 : 0;
+    most = most > UINT16_MAX ? UINT16_MAX : most;
+    return most < OPEN_MAX_LEAST ? OPEN_MAX_LEAST : (uint32_t)most;
+}
+
+int files_create(uint32_t open_max, struct files **out, struct error *error) {
+    assert(open_max > 0);
+    struct files *files = calloc(1, sizeof *files);
+    if (files == NULL) {
+        return error_set(error, -ENOMEM, "no memory for a set of files; free some memory");
+    }
+    files->open_max = open_max;
+    pthread_mutex_init(&files->lock, NULL);
+    *out = files;
+    return 0;
+}
+
+void files_destroy(struct files *files) {
+    if (files != NULL) {
+        assert(files->first == NULL);
+        pthread_mutex_destroy(&files->lock);
+        free(files);
+    }
+}
+
+uint32_t files_open(const struct files *files) {
+    struct files *set = (struct files *)files;
+    pthread_mutex_lock(&set->lock);
+    uint32_t count = set->open_count;
+    pthread_mutex_unlock(&set->lock);
+    return count;
+}
+
+static bool file_same(const struct stat *a, const struct stat *b) {
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
+           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+/* Under the lock. */
+static void file_close(struct file *file) {
+    if (file->fd >= 0) {
+        (void)close(file->fd);
+        file->fd = -1;
+        file->files->open_count--;
+    }
+}
+
+/* Under the lock: closes what nobody reads and was used longest ago; false when all are read. */
+static bool files_evict(struct files *files) {
+    struct file *oldest = NULL;
+    for (struct file *file = files->first; file != NULL; file = file->next) {
+        if (file->fd >= 0 && atomic_load(&file->uses) == 0 &&
+            (oldest == NULL || file->used < oldest->used)) {
+            oldest = file;
+        }
+    }
+    if (oldest != NULL) {
+        file_close(oldest);
+    }
+    return oldest != NULL;
+}
+
+/* Under the lock. Over the bound only while more files than that are read at the same time. */
+static void file_install(struct file *file, int fd) {
+    file_close(file);
+    while (file->files->open_count >= file->files->open_max && files_evict(file->files)) {
+    }
+    file->fd = fd;
+    file->forgotten = false;
+    file->files->open_count++;
+}
+
+static int file_open_path(struct files *files, const char *path, struct stat *info) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+        pthread_mutex_lock(&files->lock);
+        bool evicted = files_evict(files);
+        pthread_mutex_unlock(&files->lock);
+        fd = evicted ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : fd;
+    }
+    if (fd < 0) {
+        return -errno;
+    }
+    int code = fstat(fd, info) < 0 ? -errno : S_ISREG(info->st_mode) ? 0 : -EINVAL;
+    if (code < 0) {
+        (void)close(fd);
+        return code;
+    }
+    return fd;
+}
+
+static int refuse_file(const char *path, int code, struct error *error) {
+    if (code == -EINVAL) {
+        return error_set(error, code, "%s: not a regular file; give the prefix of two files", path);
+    }
+    return error_set(error, code, "%s: %s; check the prefix and the permissions", path,
+                     strerror(-code));
+}
+
+int file_create(struct files *files, const char *path, struct file **out, struct error *error) {
+    struct file *file = calloc(1, sizeof *file);
+    char *copy = strdup(path);
+    if (file == NULL || copy == NULL) {
+        free(copy);
+        free(file);
+        return error_set(error, -ENOMEM, "no memory for a file; free some memory");
+    }
+    int fd = file_open_path(files, path, &file->first);
+    if (fd < 0) {
+        free(copy);
+        free(file);
+        return refuse_file(path, fd, error);
+    }
+    file->files = files;
+    file->path = copy;
+    file->fd = -1;
+    pthread_mutex_lock(&files->lock);
+    file_install(file, fd);
+    file->used = ++files->clock;
+    file->next = files->first;
+    files->first = file;
+    pthread_mutex_unlock(&files->lock);
+    *out = file;
+    return 0;
+}
+
+void file_destroy(struct file *file) {
+    if (file == NULL) {
+        return;
+    }
+    assert(atomic_load(&file->uses) == 0);
+    pthread_mutex_lock(&file->files->lock);
+    struct file **at = &file->files->first;
+    while (*at != file) {
+        at = &(*at)->next;
+    }
+    *at = file->next;
+    file_close(file);
+    pthread_mutex_unlock(&file->files->lock);
+    free(file->path);
+    free(file);
+}
+
+const char *file_path(const struct file *file) {
+    return file->path;
+}
+
+uint64_t file_bytes(const struct file *file) {
+    return (uint64_t)file->first.st_size;
+}
+
+/* Under the lock. */
+static int file_use(struct file *file) {
+    file->used = ++file->files->clock;
+    atomic_fetch_add(&file->uses, 1);
+    return file->fd;
+}
+
+/* Under the lock; a descriptor that others still read is kept until they are done. */
+static bool file_usable(struct file *file) {
+    return file->fd >= 0 && (!file->forgotten || atomic_load(&file->uses) > 0);
+}
+
+int file_acquire(struct file *file) {
+    struct files *files = file->files;
+    pthread_mutex_lock(&files->lock);
+    int fd = file_usable(file) ? file_use(file) : -1;
+    pthread_mutex_unlock(&files->lock);
+    if (fd >= 0) {
+        return fd;
+    }
+    struct stat info;
+    int opened = file_open_path(files, file->path, &info);
+    if (opened < 0) {
+        return opened;
+    }
+    if (!file_same(&info, &file->first)) {
+        (void)close(opened);
+        return -ESTALE;
+    }
+    pthread_mutex_lock(&files->lock);
+    if (file_usable(file)) {
+        (void)close(opened);
+    } else {
+        file_install(file, opened);
+    }
+    fd = file_use(file);
+    pthread_mutex_unlock(&files->lock);
+    return fd;
+}
+
+void file_release(struct file *file) {
+    unsigned before = atomic_fetch_sub(&file->uses, 1);
+    assert(before > 0);
+}
+
+void file_forget(struct file *file) {
+    pthread_mutex_lock(&file->files->lock);
+    file->forgotten = true;
+    pthread_mutex_unlock(&file->files->lock);
+}
+
+int file_check(struct file *file) {
+    struct stat info;
+    if (stat(file->path, &info) < 0) {
+        return -errno;
+    }
+    return file_same(&info, &file->first) ? 0 : -ESTALE;
+}

@@ -1,0 +1,46 @@
+/* files: token files that are opened when they are read, and whether they are still the same.
+ *
+ * A set keeps at most `open_max` descriptors and closes the one that was used longest ago, so that
+ * 1,000 datasets are served with 1,024 descriptors. A file is known by device, inode, size and time
+ * of change as they were when it was first opened: whoever opens it again, or asks after reading
+ * whether what was read can be trusted, is told -ESTALE when something else stands at its path or
+ * it was written to meanwhile. Any thread. */
+#ifndef BALLAST_CORPUS_FILES_H
+#define BALLAST_CORPUS_FILES_H
+
+#include "planner/error.h"
+
+#include <stdint.h>
+
+struct files;
+struct file;
+
+/* A quarter of the descriptors that this process may have, at least 8. */
+uint32_t files_open_max(void);
+
+/* open_max > 0. -ENOMEM. The files must be gone before the set. */
+int files_create(uint32_t open_max, struct files **out, struct error *error);
+void files_destroy(struct files *files); /* takes NULL */
+uint32_t files_open(const struct files *files);
+
+/* Opens the regular file at `path` (copied) once and notes what it is; on failure `error` has no
+ * remedy yet. */
+int file_create(struct files *files, const char *path, struct file **out, struct error *error);
+void file_destroy(struct file *file); /* takes NULL; not in use any more */
+
+const char *file_path(const struct file *file);
+uint64_t file_bytes(const struct file *file); /* as first opened */
+
+/* A descriptor that stays open until file_release, or a negative errno: of open, or -ESTALE when
+ * another file stands there now. May block on storage. */
+int file_acquire(struct file *file);
+void file_release(struct file *file);
+
+/* After a read that failed with ESTALE: the next file_acquire opens anew. */
+void file_forget(struct file *file);
+
+/* 0 while the path leads to the file that was first opened, unchanged; else -ESTALE, or the errno
+ * of stat. May block on storage. */
+int file_check(struct file *file);
+
+#endif
