@@ -46,7 +46,7 @@ struct rank_arguments {
     const char *import_path; /* NULL: none; state to go on from first */
     const char *export_path; /* NULL: none; where the state after the last step goes */
     bool follow;             /* goes where other ranks seek */
-    bool verify;             /* judges its part of each pool */
+    bool verify;             /* judges its part of each plan */
     const char *agree_path;  /* NULL: none; folder in which all ranks compare each step */
 };
 
@@ -125,7 +125,7 @@ static const struct argp_option rank_options[] = {
     {"connect-timeout-ms", RANK_KEY_CONNECT_TIMEOUT_MS, "MS", 0,
      "How long to wait for the daemon (default 30000; -1 for ever)", 2},
     {"verify", RANK_KEY_VERIFY, NULL, 0,
-     "Judge this rank's part of a pool's plan; the log counts its tiles and transfers", 3},
+     "Judge this rank's part of each plan; the log counts what holds", 3},
     {"agree", RANK_KEY_AGREE, "DIR", 0,
      "Compare generation, step and plan with all ranks of the job before each step, through files "
      "in this folder: shared by their nodes, empty at the start",

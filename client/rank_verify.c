@@ -16,6 +16,8 @@ struct verify {
     const struct ballast_pool *pool;
     struct verify_run *runs; /* ascending; touching ones are one */
     uint32_t run_count;
+    uint64_t *sees;    /* by tile: the first key that it sees; one elsewhere: UINT64_MAX */
+    uint32_t tile;     /* where a key was seen last */
     uint32_t run;      /* where the last key was found, as the next */
     uint32_t transfer; /* keys come in about the order of tiles */
 };
@@ -150,8 +152,8 @@ static bool verify_within(uint64_t at, uint64_t row, uint64_t rows) {
 }
 
 /* The end of the keys from `at` on that this rank has itself; `at` when it has not that one. */
-static uint64_t verify_own_keys(struct verify *v, const struct ballast_tile *tile, uint64_t at) {
-    for (uint32_t i = 0; tile->dp == v->batch->dp && i < v->run_count; i++) {
+static uint64_t verify_own_keys(struct verify *v, uint32_t dp, uint64_t at) {
+    for (uint32_t i = 0; dp == v->batch->dp && i < v->run_count; i++) {
         const struct verify_run *run = &v->runs[v->run];
         if (verify_within(at, run->row, run->rows)) {
             return run->row + run->rows;
@@ -162,13 +164,13 @@ static uint64_t verify_own_keys(struct verify *v, const struct ballast_tile *til
 }
 
 /* The same of keys that come, for K/V heads [head_begin, head_end). */
-static uint64_t verify_coming_keys(struct verify *v, const struct ballast_tile *tile,
-                                   uint32_t head_begin, uint32_t head_end, uint64_t at) {
+static uint64_t verify_coming_keys(struct verify *v, uint32_t dp, uint32_t head_begin,
+                                   uint32_t head_end, uint64_t at) {
     const struct ballast_pool *pool = v->pool;
     for (uint32_t i = 0; i < pool->transfer_count; i++) {
         const struct ballast_transfer *transfer = &pool->transfers[v->transfer];
         if (transfer->payload == BALLAST_PAYLOAD_KV && transfer->worker == pool->worker &&
-            transfer->dp == tile->dp && verify_within(at, transfer->row, transfer->rows) &&
+            transfer->dp == dp && verify_within(at, transfer->row, transfer->rows) &&
             transfer->head_begin <= head_begin &&
             transfer->head_begin + transfer->head_count >= head_end) {
             return transfer->row + transfer->rows;
@@ -184,16 +186,20 @@ static uint32_t verify_range_heads(const struct ballast_pool *pool) {
     return pool->kv_heads / ranges;
 }
 
-/* Whether the tile's keys [row, end) are here or come. */
-static bool verify_keys(struct verify *v, const struct ballast_tile *tile, uint64_t row,
-                        uint64_t end) {
-    const struct ballast_pool *pool = v->pool;
+/* The first K/V head of the range that a head shard sees. */
+static uint32_t verify_range_begin(const struct ballast_pool *pool, uint32_t head_shard) {
     uint32_t heads = verify_range_heads(pool);
-    uint32_t range = tile->head_shard / (pool->head_shards / (pool->kv_heads / heads));
+    return head_shard / (pool->head_shards / (pool->kv_heads / heads)) * heads;
+}
+
+/* Whether keys [row, end) of a range of K/V heads are here or come. */
+static bool verify_keys(struct verify *v, uint32_t dp, uint32_t head_begin, uint64_t row,
+                        uint64_t end) {
+    uint32_t head_end = head_begin + verify_range_heads(v->pool);
     for (uint64_t at = row; at < end;) {
-        uint64_t next = verify_own_keys(v, tile, at);
+        uint64_t next = verify_own_keys(v, dp, at);
         if (next == at) {
-            next = verify_coming_keys(v, tile, range * heads, (range + 1) * heads, at);
+            next = verify_coming_keys(v, dp, head_begin, head_end, at);
         }
         if (next == at) {
             return false;
@@ -213,12 +219,14 @@ static int verify_tile_keys(struct verify *v, const struct ballast_tile *tile,
         *first += replica->lengths[(*document)++];
     }
     uint64_t row = *first;
+    uint32_t head_begin = verify_range_begin(v->pool, tile->head_shard);
+    v->sees[tile - v->pool->tiles] = row;
     for (uint32_t i = *document; i < replica->length_count && row < end; i++) {
         uint64_t after = row + replica->lengths[i];
         uint64_t begin = (tile->row > row ? tile->row : row) - row;
         uint64_t stop = (end < after ? end : after) - row;
         pairs += (begin + stop + 1) * (stop - begin) / 2;
-        if (!verify_keys(v, tile, row, row + stop)) {
+        if (!verify_keys(v, tile->dp, head_begin, row, row + stop)) {
             *why = "a key that a tile sees is not here and does not come";
             return -EBADMSG;
         }
@@ -243,6 +251,7 @@ static int verify_here(struct verify *v, const char **why) {
             document = 0;
             first = 0;
         }
+        v->sees[i] = UINT64_MAX;
         if (tile->worker == pool->worker) {
             code = verify_tile_keys(v, tile, replica, &document, &first, why);
         }
@@ -293,16 +302,75 @@ static int verify_once(const struct verify *v, const struct ballast_transfer **c
     return 0;
 }
 
+/* The end of the keys from `at` on that some tile here sees; `at` when none sees that one. A tile
+ * sees all from the begin of its first document to its own end. */
+static uint64_t verify_seen_keys(struct verify *v, const struct ballast_transfer *transfer,
+                                 uint64_t at) {
+    const struct ballast_pool *pool = v->pool;
+    for (uint32_t i = 0; i < pool->tile_count; i++) {
+        const struct ballast_tile *tile = &pool->tiles[v->tile];
+        if (tile->dp == transfer->dp && v->sees[v->tile] <= at && at < tile->row + tile->rows &&
+            verify_range_begin(pool, tile->head_shard) == transfer->head_begin) {
+            return tile->row + tile->rows;
+        }
+        v->tile = (v->tile + 1) % pool->tile_count;
+    }
+    return at;
+}
+
+/* Whether this rank has some of the rows itself. */
+static bool verify_own_rows(const struct verify *v, const struct ballast_transfer *transfer) {
+    bool own = false;
+    for (uint32_t i = 0; transfer->dp == v->batch->dp && i < v->run_count; i++) {
+        const struct verify_run *run = &v->runs[i];
+        own = own ||
+              (run->row < transfer->row + transfer->rows && transfer->row < run->row + run->rows);
+    }
+    return own;
+}
+
+/* Keys that come are seen and not had here; keys that go are here, or come. */
+static int verify_needed(struct verify *v, const char **why) {
+    const struct ballast_pool *pool = v->pool;
+    for (uint32_t i = 0; i < pool->transfer_count; i++) {
+        const struct ballast_transfer *transfer = &pool->transfers[i];
+        uint64_t end = transfer->row + transfer->rows;
+        if (transfer->payload != BALLAST_PAYLOAD_KV) {
+            continue;
+        }
+        if (transfer->worker != pool->worker) {
+            if (!verify_keys(v, transfer->dp, transfer->head_begin, transfer->row, end)) {
+                *why = "a key goes that is not here and does not come";
+                return -EBADMSG;
+            }
+            continue;
+        }
+        if (verify_own_rows(v, transfer)) {
+            *why = "a key comes that is here";
+            return -EBADMSG;
+        }
+        for (uint64_t at = transfer->row, next; at < end; at = next) {
+            next = verify_seen_keys(v, transfer, at);
+            if (next == at) {
+                *why = "a key comes that no tile here sees";
+                return -EBADMSG;
+            }
+        }
+    }
+    return 0;
+}
+
 int64_t rank_verify(const struct ballast_batch *batch, const char **why) {
     const struct ballast_pool *pool = batch->pool;
     if (pool == NULL) {
-        return 0;
+        return rank_verify_rows(batch, why);
     }
     struct verify v = {.batch = batch, .pool = pool};
     const struct ballast_transfer **coming = calloc((size_t)pool->transfer_count + 1,
                                                     sizeof(*coming));
     v.runs = calloc((size_t)batch->fragment_count + 1, sizeof *v.runs);
-    int code = coming != NULL && v.runs != NULL ? 0 : -ENOMEM;
+    v.sees = calloc((size_t)pool->tile_count + 1, sizeof *v.sees);
+    int code = coming != NULL && v.runs != NULL && v.sees != NULL ? 0 : -ENOMEM;
     *why = code < 0 ? "out of memory" : *why;
     code = code < 0 ? code : verify_runs(&v, why);
     code = code < 0 ? code : verify_tiles(&v, why);
@@ -310,6 +378,8 @@ int64_t rank_verify(const struct ballast_batch *batch, const char **why) {
     code = code < 0 ? code : verify_moved(&v, why);
     code = code < 0 ? code : verify_here(&v, why);
     code = code < 0 ? code : verify_once(&v, coming, why);
+    code = code < 0 ? code : verify_needed(&v, why);
+    free(v.sees);
     free(v.runs);
     free((void *)coming);
     return code < 0 ? code : (int64_t)pool->tile_count + pool->transfer_count;

@@ -122,6 +122,22 @@ def test_plain_packing_delivers_the_same_documents():
         check_run(world, datasets, (2, 2), 1, dump_steps=range(0, 1000, 5))
 
 
+def test_every_rank_gets_the_keys_it_needs_and_no_others():
+    with World() as world:
+        datasets = synthetic(world.dir)
+        world.config(datasets, {
+            "plan": {"window": 4080, "micro_batches": 4},
+            "parallel": {"dp": 2, "cp": 3},
+            "sharding": {"exchange": "needed-only"},
+        })
+        world.start()
+        ranks = [world.rank(dp, cp=cp, steps=6, verify=True) for dp in range(2) for cp in range(3)]
+        logs = [rank.finish() for rank in ranks]
+        world.stop()
+        for log in logs:
+            assert len(log) == 12 and all(line["verified"] > 0 for line in log)
+
+
 def test_every_rank_of_a_pool_holds_its_part_of_the_plan():
     with World() as world:
         prefix = os.path.join(world.dir, "a")

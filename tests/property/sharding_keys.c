@@ -2,6 +2,7 @@
  * batch, against a byte for every (rank, key). All small mixes in every layout at every level, then
  * random large ones. */
 #include "client/ballast.h"
+#include "client/rank_verify.h"
 #include "sharding/keys.h"
 #include "sharding/select.h"
 
@@ -49,7 +50,8 @@ static void deal_documents(const struct packed_sequence *sequence) {
     }
     dealt.batch = (struct ballast_batch){.documents = dealt.documents,
                                          .document_count = sequence->documents,
-                                         .shards = dealt.shards};
+                                         .shards = dealt.shards,
+                                         .exchange = 2}; /* ballast.proto's needed-only */
 }
 
 /* Copies what the dealer has dealt, and marks who owns each row. */
@@ -72,6 +74,7 @@ static void deal_shards(const struct packed_sequence *sequence, struct layout_de
         }
         shard->pad_rows = (sequence->tokens + sequence->pad_tokens) / dealer->cp - shard->rows;
         shard->rows += shard->pad_rows;
+        dealt.batch.rows = shard->rows;
     }
 }
 
@@ -139,6 +142,12 @@ static const char *reader_fault(const struct packed_sequence *sequence, uint32_t
         }
     }
     const struct fragment *fragments = layout_dealt(dealer, reader, &count);
+    const char *why = NULL;
+    dealt.batch.fragments = dealt.shards[reader].fragments;
+    dealt.batch.fragment_count = dealt.shards[reader].fragment_count;
+    if (reader % 7 == 0 && rank_verify_rows(&dealt.batch, &why) < 0) {
+        return why;
+    }
     return came != keys_needed(fragments, count) ? "keys_needed is another number" : NULL;
 }
 

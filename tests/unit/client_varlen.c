@@ -1,6 +1,7 @@
 /* What stock attention kernels are told of a batch, against plain loops over all rows: random
  * documents in the layouts that follow from lengths alone. */
 #include "client/ballast.h"
+#include "client/rank_verify.h"
 #include "sharding/keys.h"
 #include "sharding/layout.h"
 
@@ -349,12 +350,53 @@ static void llama3_slices_see_their_documents_keys(void **state) {
     }
 }
 
+/* Each change to rank 1's shard is seen by every rank. */
+static void shards_that_do_not_hold_are_not_verified(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t field; /* of the last fragment: length, start, row, document; then pads */
+        int32_t more;
+        const char *why;
+    } cases[] = {
+        {0, -1, "not its fragments and pads"},
+        {1, -1, "two ranks"},
+        {2, 1, "not in the order"},
+        {3, 1, "not of its document"},
+        {4, 1, "not its fragments and pads"},
+    };
+    static struct sample sample;
+    for (size_t i = 0; i <= sizeof cases / sizeof cases[0]; i++) {
+        const char *why = "nothing";
+        random_state = 5;
+        sample_make(&sample, LAYOUT_PER_DOCUMENT, 3, 1, 0);
+        sample_rank(&sample, 2);
+        sample.batch.exchange = 2; /* ballast.proto's needed-only */
+        if (i == sizeof cases / sizeof cases[0]) {
+            assert_true(rank_verify_rows(&sample.batch, &why) > sample.batch.fragment_count);
+            break;
+        }
+        struct ballast_shard *shard = &sample.shards[1];
+        struct ballast_fragment *last = &sample.fragments[1][shard->fragment_count - 1];
+        uint32_t *const fields[] = {&last->length, &last->start, &last->row, &last->document};
+        if (cases[i].field < 4) {
+            *fields[cases[i].field] += (uint32_t)cases[i].more;
+        } else {
+            shard->pad_rows++;
+        }
+        assert_int_equal(rank_verify_rows(&sample.batch, &why), -EBADMSG);
+        if (strstr(why, cases[i].why) == NULL) {
+            fail_msg("case %zu: '%s' is not '%s'", i, why, cases[i].why);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(order_and_keys_are_those_of_every_row),
         cmocka_unit_test(thd_and_zigzag_are_whole_documents),
         cmocka_unit_test(forms_that_do_not_fit_say_why),
         cmocka_unit_test(llama3_slices_see_their_documents_keys),
+        cmocka_unit_test(shards_that_do_not_hold_are_not_verified),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
