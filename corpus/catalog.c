@@ -6,8 +6,10 @@
 #include <assert.h>
 #include <endian.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 struct slot {
@@ -96,6 +98,44 @@ void catalog_close(struct catalog *catalog) {
     }
     files_destroy(catalog->files);
     free(catalog);
+}
+
+int catalog_use_manifests(struct catalog *catalog, const struct catalog_entry *entries,
+                          struct error *error) {
+    int rc = 0;
+    for (uint32_t i = 0; i < catalog->count && rc == 0; i++) {
+        if (entries[i].manifest != NULL) {
+            rc = dataset_use_manifest(catalog->slots[i].dataset, entries[i].manifest, error);
+        }
+    }
+    return rc;
+}
+
+static bool catalog_outgrows_memory(const struct catalog *catalog) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < catalog->count; i++) {
+        bytes += dataset_bin_bytes(catalog->slots[i].dataset);
+    }
+    return bytes > (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 2;
+}
+
+uint32_t catalog_read_direct(struct catalog *catalog, enum catalog_direct direct,
+                             struct error *why) {
+    uint32_t count = 0;
+    *why = (struct error){0};
+    if (direct == CATALOG_BUFFERED ||
+        (direct == CATALOG_DIRECT_AUTO && !catalog_outgrows_memory(catalog))) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < catalog->count; i++) {
+        struct error error = {0};
+        if (dataset_read_direct(catalog->slots[i].dataset, &error) == 0) {
+            count++;
+        } else if (why->code == 0) {
+            *why = error;
+        }
+    }
+    return count;
 }
 
 uint32_t catalog_count(const struct catalog *catalog) {

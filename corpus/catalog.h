@@ -11,6 +11,7 @@ struct catalog_entry {
     const char *name;   /* section name in the config */
     const char *prefix; /* path without .idx/.bin */
     uint64_t weight;    /* 1..CATALOG_WEIGHT_MAX; shares are weight over the sum of weights */
+    const char *manifest; /* path of its manifest; NULL: reads are not checked */
 };
 
 struct catalog;
@@ -26,6 +27,19 @@ int catalog_open_watched(const struct catalog_entry *entries, uint32_t count,
                          const struct dataset_watch *watch, struct catalog **out,
                          struct error *error);
 void catalog_close(struct catalog *catalog);
+
+/* Gives every dataset the manifest of its entry, if that has one; see dataset_use_manifest. */
+int catalog_use_manifests(struct catalog *catalog, const struct catalog_entry *entries,
+                          struct error *error);
+
+enum catalog_direct { CATALOG_BUFFERED = 0, CATALOG_DIRECT_AUTO = 1, CATALOG_DIRECT = 2 };
+
+/* Whether batches are read past the page cache (O_DIRECT); before any reader has the files. AUTO:
+ * when all .bin together are over half of this machine's memory, so that the cache could not keep
+ * them. Returns the number of datasets that are; `why` gets the reason of the first that cannot
+ * (code 0: none). */
+uint32_t catalog_read_direct(struct catalog *catalog, enum catalog_direct direct,
+                             struct error *why);
 
 uint32_t catalog_count(const struct catalog *catalog);
 const struct dataset *catalog_dataset(const struct catalog *catalog, uint32_t i);

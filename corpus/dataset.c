@@ -2,6 +2,7 @@
 #include "corpus/dataset.h"
 #include "corpus/files.h"
 #include "corpus/foreign.h"
+#include "corpus/manifest.h"
 #include "corpus/megatron.h"
 
 #include <assert.h>
@@ -35,7 +36,10 @@ struct dataset {
     char *index_path;
     int index_fd;            /* -1 once the index is in memory whole */
     struct files *own_files; /* NULL: the files are the catalog's */
+    struct files *files;     /* the set of bin */
     struct file *bin;
+    struct file *direct;       /* the same past the page cache, or NULL */
+    struct manifest *manifest; /* or NULL */
     struct megatron_file index_file;
     struct megatron_index index;
     XXH3_state_t *hash;                /* of what the fingerprint takes from the index */
@@ -144,11 +148,11 @@ static int open_files(struct dataset *dataset, struct files *files, struct error
         rc = refuse_path(dataset->index_path, rc, foreign_by_path(dataset->prefix), error);
     }
     if (rc == 0) {
-        rc = files == NULL ? files_create(1, &dataset->own_files, error) : 0;
+        rc = files == NULL ? files_create(2, &dataset->own_files, error) : 0;
     }
     if (rc == 0) {
-        rc = file_create(files == NULL ? dataset->own_files : files, dataset->bin_path,
-                         &dataset->bin, error);
+        dataset->files = files == NULL ? dataset->own_files : files;
+        rc = file_create(dataset->files, dataset->bin_path, false, &dataset->bin, error);
     }
     dataset->index_file = (struct megatron_file){.path = dataset->index_path,
                                                  .bytes = bytes,
@@ -225,6 +229,8 @@ void dataset_close(struct dataset *dataset) {
         return;
     }
     megatron_index_deinit(&dataset->index);
+    manifest_destroy(dataset->manifest);
+    file_destroy(dataset->direct);
     file_destroy(dataset->bin);
     files_destroy(dataset->own_files);
     if (dataset->index_fd >= 0) {
@@ -252,7 +258,16 @@ const char *dataset_bin_path(const struct dataset *dataset) {
 }
 
 struct file *dataset_bin(const struct dataset *dataset) {
-    return dataset->bin;
+    return dataset->direct != NULL ? dataset->direct : dataset->bin;
+}
+
+int dataset_read_direct(struct dataset *dataset, struct error *error) {
+    int rc = file_create(dataset->files, dataset->bin_path, true, &dataset->direct, error);
+    if (rc == 0 && file_check(dataset->bin) < 0) {
+        rc = error_set(error, -ESTALE, "%s: replaced while it was opened; try again",
+                       dataset->bin_path);
+    }
+    return rc;
 }
 
 uint64_t dataset_documents(const struct dataset *dataset) {
@@ -366,4 +381,21 @@ int dataset_fingerprint(const struct dataset *dataset, uint8_t out[16], struct e
         error_prefix(error, "corpus '%s'", dataset->name);
     }
     return rc;
+}
+
+int dataset_use_manifest(struct dataset *dataset, const char *path, struct error *error) {
+    uint8_t fingerprint[16];
+    int rc = dataset_fingerprint(dataset, fingerprint, error);
+    if (rc < 0) {
+        return rc;
+    }
+    rc = manifest_open(path, dataset_bin_bytes(dataset), fingerprint, &dataset->manifest, error);
+    if (rc < 0) {
+        error_prefix(error, "corpus '%s'", dataset->name);
+    }
+    return rc;
+}
+
+const struct manifest *dataset_manifest(const struct dataset *dataset) {
+    return dataset->manifest;
 }

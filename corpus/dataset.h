@@ -15,6 +15,7 @@
 struct dataset;
 struct file;
 struct files;
+struct manifest;
 
 /* `prefix` is the path without .idx/.bin; `name` is for messages. On success *out is the caller's
  * until dataset_close (which takes NULL). */
@@ -37,7 +38,14 @@ void dataset_close(struct dataset *dataset);
 const char *dataset_name(const struct dataset *dataset);
 const char *dataset_prefix(const struct dataset *dataset);
 const char *dataset_bin_path(const struct dataset *dataset);
+
+/* The file that batches are read from. */
 struct file *dataset_bin(const struct dataset *dataset);
+
+/* From now on batches are read past the page cache; before any reader has the file. -EINVAL where
+ * the file system cannot. */
+int dataset_read_direct(struct dataset *dataset, struct error *error);
+
 uint64_t dataset_documents(const struct dataset *dataset);
 uint64_t dataset_tokens(const struct dataset *dataset);
 uint64_t dataset_bin_bytes(const struct dataset *dataset);
@@ -70,5 +78,10 @@ int dataset_read(const struct dataset *dataset, uint64_t offset, void *to, size_
  * so that a .bin of up to 256 KB is hashed whole; never paths or times. Computed on first call by
  * reading the samples, remembered after that. */
 int dataset_fingerprint(const struct dataset *dataset, uint8_t out[16], struct error *error);
+
+/* From now on what is read of .bin is checked against this manifest (corpus/manifest.h); before any
+ * reader has the file, once. -EBADMSG when it is damaged or another dataset's. */
+int dataset_use_manifest(struct dataset *dataset, const char *path, struct error *error);
+const struct manifest *dataset_manifest(const struct dataset *dataset); /* NULL: none */
 
 #endif

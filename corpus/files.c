@@ -18,6 +18,7 @@
 struct file {
     struct files *files;
     char *path;
+    int flags; /* of open */
     struct stat first;
     struct file *next; /* of the set */
     /* Under the set's lock: */
@@ -110,13 +111,13 @@ static void file_install(struct file *file, int fd) {
     file->files->open_count++;
 }
 
-static int file_open_path(struct files *files, const char *path, struct stat *info) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+static int file_open_path(struct files *files, const char *path, int flags, struct stat *info) {
+    int fd = open(path, flags);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
         pthread_mutex_lock(&files->lock);
         bool evicted = files_evict(files);
         pthread_mutex_unlock(&files->lock);
-        fd = evicted ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : fd;
+        fd = evicted ? open(path, flags) : fd;
     }
     if (fd < 0) {
         return -errno;
@@ -137,7 +138,8 @@ static int refuse_file(const char *path, int code, struct error *error) {
                      strerror(-code));
 }
 
-int file_create(struct files *files, const char *path, struct file **out, struct error *error) {
+int file_create(struct files *files, const char *path, bool direct, struct file **out,
+                struct error *error) {
     struct file *file = calloc(1, sizeof *file);
     char *copy = strdup(path);
     if (file == NULL || copy == NULL) {
@@ -145,7 +147,8 @@ int file_create(struct files *files, const char *path, struct file **out, struct
         free(file);
         return error_set(error, -ENOMEM, "no memory for a file; free some memory");
     }
-    int fd = file_open_path(files, path, &file->first);
+    file->flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (direct ? O_DIRECT : 0);
+    int fd = file_open_path(files, path, file->flags, &file->first);
     if (fd < 0) {
         free(copy);
         free(file);
@@ -189,6 +192,10 @@ uint64_t file_bytes(const struct file *file) {
     return (uint64_t)file->first.st_size;
 }
 
+bool file_is_direct(const struct file *file) {
+    return (file->flags & O_DIRECT) != 0;
+}
+
 /* Under the lock. */
 static int file_use(struct file *file) {
     file->used = ++file->files->clock;
@@ -210,7 +217,7 @@ int file_acquire(struct file *file) {
         return fd;
     }
     struct stat info;
-    int opened = file_open_path(files, file->path, &info);
+    int opened = file_open_path(files, file->path, file->flags, &info);
     if (opened < 0) {
         return opened;
     }

@@ -10,7 +10,10 @@
 
 #include "planner/error.h"
 
+#include <stdbool.h>
 #include <stdint.h>
+
+#define FILE_DIRECT_ALIGN 4096u /* of every logical block size in use */
 
 struct files;
 struct file;
@@ -23,13 +26,17 @@ int files_create(uint32_t open_max, struct files **out, struct error *error);
 void files_destroy(struct files *files); /* takes NULL */
 uint32_t files_open(const struct files *files);
 
-/* Opens the regular file at `path` (copied) once and notes what it is; on failure `error` has no
- * remedy yet. */
-int file_create(struct files *files, const char *path, struct file **out, struct error *error);
+/* Opens the regular file at `path` (copied) once and notes what it is. With `direct` it is read
+ * past the page cache: -EINVAL where the file system cannot. */
+int file_create(struct files *files, const char *path, bool direct, struct file **out,
+                struct error *error);
 void file_destroy(struct file *file); /* takes NULL; not in use any more */
 
 const char *file_path(const struct file *file);
 uint64_t file_bytes(const struct file *file); /* as first opened */
+
+/* Whether offsets, lengths and memory must be multiples of FILE_DIRECT_ALIGN. */
+bool file_is_direct(const struct file *file);
 
 /* A descriptor that stays open until file_release, or a negative errno: of open, or -ESTALE when
  * another file stands there now. May block on storage. */

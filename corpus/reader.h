@@ -30,6 +30,10 @@ struct read_extent {
     uint32_t iovec_count; /* 1..READ_EXTENT_IOVECS_MAX */
     uint64_t offset;      /* bytes */
     struct iovec *iovecs; /* the job's memory, no empty ones; as they were when it is reaped */
+    /* May be NULL. Called by a thread of the reader when all is read, while it is in the cache: 0,
+     * or the extent fails with this errno, `done` moved to where. */
+    int (*check)(struct read_extent *extent);
+    const void *check_context; /* the submitter's, for `check` */
     /* Set by the reader: */
     int result;    /* 0 or a negative errno */
     uint64_t done; /* bytes read: offset + done is where a read failed */
@@ -67,6 +71,7 @@ struct reader_ops {
 struct reader {
     const struct reader_ops *ops;
     const char *backend; /* "io_uring" or "pread" */
+    struct error lacks;  /* code < 0: what it does without, and why; for one line of the log */
     int event_fd;        /* readable when reap may have something; drain it with read(2) */
 };
 
@@ -74,6 +79,11 @@ struct reader_options {
     uint32_t queue_depth; /* extents in flight in io_uring, 1..READER_QUEUE_DEPTH_MAX */
     uint32_t threads;     /* of the pread pool, each with one extent; 1..READER_THREADS_MAX */
     uint32_t jobs_max;    /* submitted and not yet reaped, > 0 */
+    uint32_t rings;       /* of io_uring, each with a thread and its share of the depth; 0: one */
+    /* Registered with the kernel, for reads straight into it; NULL: none. It outlives the reader.
+     */
+    void *memory;
+    uint64_t memory_bytes;
 };
 
 enum reader_backend { READER_AUTO = 0, READER_URING = 1, READER_PREAD = 2 };

@@ -1,10 +1,10 @@
 /* reader_jobs: see the header. Lists are linked through the jobs themselves, so nothing here
  * allocates. */
 #include "corpus/reader_jobs.h"
-#include "corpus/files.h"
 
 #include <assert.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -173,17 +173,8 @@ bool reader_jobs_stopping(struct reader_jobs *jobs) {
     return stopping;
 }
 
-int extent_begin(struct read_extent *extent) {
-    extent->result = 0;
-    extent->done = 0;
-    extent->next = 0;
-    extent->cut = 0;
-    if (extent->file != NULL) {
-        int fd = file_acquire(extent->file);
-        extent->result = fd < 0 ? fd : 0;
-        extent->fd = fd;
-    }
-    return extent->result;
+static struct iovec *extent_iovecs(const struct read_extent *extent) {
+    return extent->iovecs + extent->next;
 }
 
 static void extent_cut(struct read_extent *extent, size_t bytes) {
@@ -231,50 +222,147 @@ static int extent_reopen(struct read_extent *extent) {
     return 0;
 }
 
+static uint64_t extent_bytes(const struct read_extent *extent) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < extent->iovec_count; i++) {
+        bytes += extent->iovecs[i].iov_len;
+    }
+    return bytes;
+}
+
+static bool landing_begin_direct(struct landing *landing) {
+    struct read_extent *extent = landing->extent;
+    uint64_t end = extent->offset + extent_bytes(extent);
+    landing->block = extent->offset / FILE_DIRECT_ALIGN * FILE_DIRECT_ALIGN;
+    landing->got = 0;
+    if (landing->bounce == NULL) {
+        landing->bounce = aligned_alloc(FILE_DIRECT_ALIGN, EXTENT_BOUNCE_BYTES);
+    }
+    if (landing->bounce == NULL) {
+        extent->result = -ENOMEM;
+        return false;
+    }
+    landing->whole = (struct iovec){landing->bounce,
+                                    (end - landing->block + FILE_DIRECT_ALIGN - 1) /
+                                        FILE_DIRECT_ALIGN * FILE_DIRECT_ALIGN};
+    return true;
+}
+
+bool landing_begin(struct landing *landing, struct read_extent *extent) {
+    landing->extent = extent;
+    landing->tries = (struct extent_tries){0};
+    landing->direct = false;
+    extent->result = 0;
+    extent->done = 0;
+    extent->next = 0;
+    extent->cut = 0;
+    if (extent->file == NULL) {
+        return true;
+    }
+    int fd = file_acquire(extent->file);
+    if (fd < 0) {
+        extent->result = fd;
+        return false;
+    }
+    extent->fd = fd;
+    landing->direct = file_is_direct(extent->file);
+    if (landing->direct && !landing_begin_direct(landing)) {
+        file_release(extent->file);
+        return false;
+    }
+    return true;
+}
+
+struct iovec *landing_iovecs(struct landing *landing) {
+    return landing->direct ? &landing->whole : extent_iovecs(landing->extent);
+}
+
+uint32_t landing_iovec_count(const struct landing *landing) {
+    return landing->direct ? 1 : landing->extent->iovec_count - landing->extent->next;
+}
+
+uint64_t landing_offset(const struct landing *landing) {
+    return landing->direct ? landing->block + landing->got
+                           : landing->extent->offset + landing->extent->done;
+}
+
+static void landing_scatter(struct landing *landing) {
+    struct read_extent *extent = landing->extent;
+    const uint8_t *from = landing->bounce + (extent->offset - landing->block);
+    for (uint32_t i = 0; i < extent->iovec_count; i++) {
+        memcpy(extent->iovecs[i].iov_base, from, extent->iovecs[i].iov_len);
+        from += extent->iovecs[i].iov_len;
+    }
+}
+
+/* Reads go on at whole blocks only, so what came of a torn one is read again; the end of the file
+ * need not be at the end of a block. 1: read on, 0: whole. */
+static int landing_consume_direct(struct landing *landing, size_t bytes) {
+    struct read_extent *extent = landing->extent;
+    uint64_t before = landing->extent->offset - landing->block;
+    uint64_t wanted = extent_bytes(extent);
+    uint64_t got = landing->got + bytes;
+    extent->done = got <= before ? 0 : got - before < wanted ? got - before : wanted;
+    if (extent->done == wanted) {
+        landing_scatter(landing);
+        return 0;
+    }
+    got -= got % FILE_DIRECT_ALIGN;
+    if (got == landing->got) {
+        return -ENODATA;
+    }
+    landing->whole.iov_base = landing->bounce + got;
+    landing->whole.iov_len -= got - landing->got;
+    landing->got = got;
+    return 1;
+}
+
 /* 1: read on; 0 or a negative errno: that is the result. */
-static int extent_judge(struct read_extent *extent, ssize_t result, struct extent_tries *tries) {
+static int landing_judge(struct landing *landing, ssize_t result) {
+    struct extent_tries *tries = &landing->tries;
     if (result == -EINTR || result == -EAGAIN) {
         return ++tries->postponed < TRIES_POSTPONED_MAX ? 1 : (int)result;
     }
     if (result == -EIO) {
         return ++tries->failed < TRIES_FAILED_MAX ? 1 : -EIO;
     }
-    if (result == -ESTALE && extent->file != NULL && ++tries->failed < TRIES_STALE_MAX) {
-        int rc = extent_reopen(extent);
+    if (result == -ESTALE && landing->extent->file != NULL && ++tries->failed < TRIES_STALE_MAX) {
+        int rc = extent_reopen(landing->extent);
         return rc < 0 ? rc : 1;
     }
     if (result <= 0) {
         return result == 0 ? -ENODATA : (int)result;
     }
     *tries = (struct extent_tries){0};
-    return extent_consume(extent, (size_t)result);
+    return landing->direct ? landing_consume_direct(landing, (size_t)result)
+                           : extent_consume(landing->extent, (size_t)result);
 }
 
-bool extent_advance(struct read_extent *extent, ssize_t result, struct extent_tries *tries) {
+bool landing_advance(struct landing *landing, ssize_t result) {
+    struct read_extent *extent = landing->extent;
     struct file *file = extent->file;
-    int rc = extent_judge(extent, result, tries);
+    int rc = landing_judge(landing, result);
     if (rc > 0) {
         return true;
     }
     extent_uncut(extent);
-    extent->result = rc;
     if (extent->file != NULL) {
         file_release(extent->file);
     }
     extent->file = file;
+    extent->result = rc == 0 && extent->check != NULL ? extent->check(extent) : rc;
     return false;
 }
 
-void extent_read(struct read_extent *extent) {
-    struct extent_tries tries = {0};
-    if (extent_begin(extent) < 0) {
+void landing_read(struct landing *landing, struct read_extent *extent) {
+    if (!landing_begin(landing, extent)) {
         return;
     }
     ssize_t bytes;
     do {
-        bytes = preadv(extent->fd, extent_iovecs(extent), (int)extent_iovecs_left(extent),
-                       (off_t)(extent->offset + extent->done));
-    } while (extent_advance(extent, bytes < 0 ? -errno : bytes, &tries));
+        bytes = preadv(extent->fd, landing_iovecs(landing), (int)landing_iovec_count(landing),
+                       (off_t)landing_offset(landing));
+    } while (landing_advance(landing, bytes < 0 ? -errno : bytes));
 }
 
 int reader_thread_start(pthread_t *thread, const char *name, void *(*body)(void *), void *context) {

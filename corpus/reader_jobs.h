@@ -8,6 +8,7 @@
 #ifndef BALLAST_CORPUS_READER_JOBS_H
 #define BALLAST_CORPUS_READER_JOBS_H
 
+#include "corpus/files.h"
 #include "corpus/reader.h"
 
 #include <pthread.h>
@@ -62,24 +63,35 @@ struct extent_tries {
     uint32_t failed;    /* EIO, ESTALE */
 };
 
-/* Opens the extent's file; 0, or its negative result. */
-int extent_begin(struct read_extent *extent);
+#define EXTENT_BOUNCE_BYTES (READ_EXTENT_BYTES_MAX + 2 * FILE_DIRECT_ALIGN)
 
-static inline struct iovec *extent_iovecs(const struct read_extent *extent) {
-    return extent->iovecs + extent->next;
-}
+/* An extent on its way. Of a direct file whole blocks are read into bounce memory first. */
+struct landing {
+    struct read_extent *extent;
+    struct extent_tries tries;
+    bool direct;
+    uint8_t *bounce; /* EXTENT_BOUNCE_BYTES, aligned; the taker's, kept from extent to extent */
+    uint64_t block;  /* direct: offset in the file of the first block */
+    uint64_t got;    /* direct: bytes in the bounce memory */
+    struct iovec whole;
+};
 
-static inline uint32_t extent_iovecs_left(const struct read_extent *extent) {
-    return extent->iovec_count - extent->next;
-}
+/* Opens the extent's file; false: it failed already. Bounce memory is allocated when it is needed
+ * first. */
+bool landing_begin(struct landing *landing, struct read_extent *extent);
 
-/* What one read of an extent's rest led to: `result` is what preadv returned, or a negative errno.
- * True: read the rest, at offset + done. False: the extent is whole or failed, its result is set
- * and its file let go. */
-bool extent_advance(struct read_extent *extent, ssize_t result, struct extent_tries *tries);
+/* What is to be read next. */
+struct iovec *landing_iovecs(struct landing *landing);
+uint32_t landing_iovec_count(const struct landing *landing);
+uint64_t landing_offset(const struct landing *landing);
 
-/* Reads an extent on this thread. */
-void extent_read(struct read_extent *extent);
+/* What the read led to: `result` is what preadv returned, or a negative errno. True: read the rest.
+ * False: the extent is whole or failed, its result is set and its file let go. */
+bool landing_advance(struct landing *landing, ssize_t result);
+
+/* Reads an extent on this thread; the landing is zero at first and its bounce memory the caller's.
+ */
+void landing_read(struct landing *landing, struct read_extent *extent);
 
 /* All extents have their results: sets the job's and calls `complete`. */
 void read_job_conclude(struct read_job *job);

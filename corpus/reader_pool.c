@@ -18,19 +18,22 @@ struct pool_reader {
     pthread_t threads[];
 };
 
-static void pool_read_piece(struct reader_jobs *jobs, const struct read_piece *piece) {
+static void pool_read_piece(struct reader_jobs *jobs, struct landing *landing,
+                            const struct read_piece *piece) {
     for (uint32_t i = 0; i < piece->extent_count; i++) {
-        extent_read(&piece->job->extents[piece->first_extent + i]);
+        landing_read(landing, &piece->job->extents[piece->first_extent + i]);
     }
     reader_jobs_finish(jobs, piece);
 }
 
 static void *pool_thread(void *context) {
     struct pool_reader *pool = context;
+    struct landing landing = {0};
     struct read_piece piece;
     while (reader_jobs_take(&pool->jobs, POOL_PIECE_EXTENTS_MAX, pool->share, true, &piece)) {
-        pool_read_piece(&pool->jobs, &piece);
+        pool_read_piece(&pool->jobs, &landing, &piece);
     }
+    free(landing.bounce);
     return NULL;
 }
 
@@ -69,7 +72,8 @@ int reader_pool_open(const struct reader_options *options, struct reader **out,
         free(pool);
         return rc;
     }
-    pool->reader = (struct reader){&pool_ops, "pread", pool->jobs.event_fd};
+    pool->reader = (struct reader){
+        .ops = &pool_ops, .backend = "pread", .event_fd = pool->jobs.event_fd};
     pool->share = 2 * options->threads;
     while (pool->thread_count < options->threads) {
         rc = reader_thread_start(&pool->threads[pool->thread_count], "ballast-pread", pool_thread,

@@ -346,7 +346,8 @@ static void report(struct figures *figures, const struct rounds *rounds, bool co
 }
 
 static void open_readers(struct reader *readers[2], uint32_t threads) {
-    struct reader_options options = {.queue_depth = 64, .threads = threads, .jobs_max = JOBS};
+    struct reader_options options = {
+        .queue_depth = 64, .threads = threads, .jobs_max = JOBS, .rings = 2};
     struct error error = {0};
     if (reader_open(READER_URING, &options, &readers[0], NULL, &error) < 0 ||
         reader_open(READER_PREAD, &options, &readers[1], NULL, &error) < 0) {

@@ -43,8 +43,10 @@ static bool run_jobs(enum reader_backend backend, uint64_t seed,
     struct reader *reader = NULL;
     struct error error = {0};
     world_open(&world, seed, (1u << 20) + 10000);
-    struct reader_options options = {1 + world_below(&world, 64), 1 + world_below(&world, 8),
-                                     JOBS_MAX};
+    struct reader_options options = {.queue_depth = 1 + world_below(&world, 64),
+                                     .threads = 1 + world_below(&world, 8),
+                                     .jobs_max = JOBS_MAX,
+                                     .rings = world_below(&world, 4)};
     assert_int_equal(reader_open(backend, &options, &reader, NULL, &error), 0);
     uint32_t count = 1 + world_below(&world, JOBS_MAX);
     bool right = true;

@@ -91,7 +91,7 @@ static struct read_job *fake_reap(struct reader *reader) {
     struct read_job *job = sim.reads[which];
     sim.reads[which] = sim.reads[--sim.read_count];
     for (uint32_t i = 0; i < job->extent_count; i++) {
-        extent_read(&job->extents[i]);
+        landing_read(&(struct landing){0}, &job->extents[i]);
     }
     read_job_conclude(job);
     assert_int_equal(job->result, 0);

@@ -44,7 +44,7 @@ static int setup(void **state) {
         path_of(world, i, path);
         snprintf(text, sizeof text, "%u", i);
         write_file(path, text);
-        assert_int_equal(file_create(world->files, path, &world->file[i], NULL), 0);
+        assert_int_equal(file_create(world->files, path, false, &world->file[i], NULL), 0);
     }
     *state = world;
     return 0;
@@ -159,9 +159,9 @@ static void what_is_no_regular_file_is_refused(void **state) {
     struct world *world = *state;
     struct file *file = NULL;
     struct error error = {0};
-    assert_int_equal(file_create(world->files, world->folder, &file, &error), -EINVAL);
+    assert_int_equal(file_create(world->files, world->folder, false, &file, &error), -EINVAL);
     assert_non_null(strstr(error.text, "not a regular file"));
-    assert_int_equal(file_create(world->files, "/nowhere/at/all", &file, &error), -ENOENT);
+    assert_int_equal(file_create(world->files, "/nowhere/at/all", false, &file, &error), -ENOENT);
     assert_null(file);
 }
 

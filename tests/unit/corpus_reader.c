@@ -35,7 +35,8 @@ static int bench_open(void **state, enum reader_backend backend) {
     assert_non_null(bench);
     bench->backend = backend;
     world_open(&bench->world, 1, 2u << 20);
-    bench->reader = bench_reader(bench, (struct reader_options){8, 3, 16});
+    bench->reader = bench_reader(
+        bench, (struct reader_options){.queue_depth = 8, .threads = 3, .jobs_max = 16});
     *state = bench;
     return 0;
 }
@@ -74,7 +75,8 @@ static void reader_scatters_extents_of_every_size(void **state) {
 
 static void reader_works_at_depth_one(void **state) {
     struct bench *bench = *state;
-    struct reader *reader = bench_reader(bench, (struct reader_options){1, 1, 1});
+    struct reader *reader = bench_reader(
+        bench, (struct reader_options){.queue_depth = 1, .threads = 1, .jobs_max = 1});
     struct world_job *job = world_job_create(&bench->world, 100, WORLD_MIXED);
     world_run(reader, job);
     assert_true(world_job_is_right(job));
@@ -144,7 +146,8 @@ static void a_job_fails_with_its_lowest_failed_extent(void **state) {
 
 static void a_full_queue_refuses_until_something_is_reaped(void **state) {
     struct bench *bench = *state;
-    struct reader *reader = bench_reader(bench, (struct reader_options){4, 2, 2});
+    struct reader *reader = bench_reader(
+        bench, (struct reader_options){.queue_depth = 4, .threads = 2, .jobs_max = 2});
     struct world_job *jobs[3], *reaped[2];
     for (int i = 0; i < 3; i++) {
         jobs[i] = world_job_create(&bench->world, 3, WORLD_TINY);
@@ -195,7 +198,8 @@ static void after_close_nothing_writes_into_the_jobs_any_more(void **state) {
     enum { jobs_max = 16 };
     struct bench *bench = *state;
     for (int round = 0; round < 3; round++) {
-        struct reader *reader = bench_reader(bench, (struct reader_options){32, 4, jobs_max});
+        struct reader *reader = bench_reader(
+            bench, (struct reader_options){.queue_depth = 32, .threads = 4, .jobs_max = jobs_max});
         struct world_job *jobs[jobs_max];
         for (uint32_t i = 0; i < jobs_max; i++) {
             jobs[i] = world_job_create(&bench->world, 8, i % 2 ? WORLD_FULL : WORLD_MIXED);
@@ -219,7 +223,8 @@ static void after_close_nothing_writes_into_the_jobs_any_more(void **state) {
 }
 
 static void the_reader_of_an_open_queue_closes_without_a_job(void **state) {
-    reader_close(bench_reader(*state, (struct reader_options){8, 8, 1}));
+    reader_close(bench_reader(
+        *state, (struct reader_options){.queue_depth = 8, .threads = 8, .jobs_max = 1}));
     reader_close(NULL);
 }
 
@@ -229,9 +234,12 @@ static void options_out_of_range_are_refused_by_name(void **state) {
         struct reader_options options;
         const char *name;
     } cases[] = {
-        {{0, 1, 1}, "queue depth 0"}, {{READER_QUEUE_DEPTH_MAX + 1, 1, 1}, "queue depth 4097"},
-        {{1, 0, 1}, "threads 0"},     {{1, READER_THREADS_MAX + 1, 1}, "threads 257"},
-        {{1, 1, 0}, "jobs 0"},
+        {{.queue_depth = 0, .threads = 1, .jobs_max = 1}, "queue depth 0"},
+        {{.queue_depth = READER_QUEUE_DEPTH_MAX + 1, .threads = 1, .jobs_max = 1},
+         "queue depth 4097"},
+        {{.queue_depth = 1, .threads = 0, .jobs_max = 1}, "threads 0"},
+        {{.queue_depth = 1, .threads = READER_THREADS_MAX + 1, .jobs_max = 1}, "threads 257"},
+        {{.queue_depth = 1, .threads = 1, .jobs_max = 0}, "jobs 0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct reader *reader = NULL;
@@ -245,8 +253,9 @@ static void options_out_of_range_are_refused_by_name(void **state) {
 
 static void the_largest_queue_depth_opens(void **state) {
     struct bench *bench = *state;
-    struct reader *reader = bench_reader(bench,
-                                         (struct reader_options){READER_QUEUE_DEPTH_MAX, 2, 1});
+    struct reader *reader = bench_reader(
+        bench, (struct reader_options){
+                   .queue_depth = READER_QUEUE_DEPTH_MAX, .threads = 2, .jobs_max = 1});
     struct world_job *job = world_job_create(&bench->world, 6000, WORLD_TINY);
     world_run(reader, job);
     assert_true(world_job_is_right(job));
@@ -305,7 +314,9 @@ static void close_waits_for_a_read_in_flight(void **state) {
     struct iovec iovec = {memory, sizeof memory};
     struct read_extent extent = {.iovec_count = 1, .iovecs = &iovec};
     struct read_job job = {.extents = &extent, .extent_count = 1};
-    struct closer closer = {bench_reader(bench, (struct reader_options){8, 1, 2}), memory, false};
+    struct closer closer = {
+        bench_reader(bench, (struct reader_options){.queue_depth = 8, .threads = 1, .jobs_max = 2}),
+        memory, false};
     struct world_job *behind = world_job_create(&bench->world, 1, WORLD_TINY), *reaped = NULL;
     pthread_t thread;
     assert_int_equal(pipe(pipe_fds), 0);
@@ -328,7 +339,7 @@ static void auto_takes_io_uring_where_it_is_to_be_had_and_says_nothing(void **st
     (void)state;
     struct reader *reader = NULL;
     struct error why = {.code = -1, .text = "left over"}, error = {0};
-    struct reader_options options = {8, 2, 4};
+    struct reader_options options = {.queue_depth = 8, .threads = 2, .jobs_max = 4};
     assert_int_equal(reader_open(READER_AUTO, &options, &reader, &why, &error), 0);
     assert_string_equal(reader->backend, "io_uring");
     assert_int_equal(why.code, 0);
@@ -365,7 +376,8 @@ int main(void) {
     int failed = cmocka_run_group_tests(pread_tests, NULL, NULL);
     struct reader *reader = NULL;
     struct error error = {0};
-    if (reader_uring_open(&(struct reader_options){8, 1, 1}, &reader, &error) < 0) {
+    if (reader_uring_open(&(struct reader_options){.queue_depth = 8, .threads = 1, .jobs_max = 1},
+                          &reader, &error) < 0) {
         printf("io_uring skipped: %s\n", error.text);
         return failed ? failed : 77;
     }

@@ -37,7 +37,7 @@ static int child(struct reader_world *world, unsigned call, unsigned denied_with
     deny(call, denied_with);
     struct reader *reader = NULL;
     struct error why = {0}, error = {0};
-    struct reader_options options = {8, 2, 4};
+    struct reader_options options = {.queue_depth = 8, .threads = 2, .jobs_max = 4};
     if (reader_open(READER_URING, &options, &reader, NULL, &error) == 0 ||
         reader_open(READER_AUTO, &options, &reader, &why, &error) < 0) {
         return CHILD_NOT_OPENED;

@@ -189,7 +189,9 @@ ssize_t __wrap_write(int fd, const void *bytes, size_t count) {
 static struct reader *open_reader(enum reader_backend backend) {
     struct reader *reader = NULL;
     struct error error = {0};
-    if (reader_open(backend, &(struct reader_options){4, 2, 4}, &reader, NULL, &error) < 0) {
+    if (reader_open(backend,
+                    &(struct reader_options){.queue_depth = 4, .threads = 2, .jobs_max = 4},
+                    &reader, NULL, &error) < 0) {
         fail_msg("%s", error.text);
     }
     return reader;
@@ -340,7 +342,9 @@ static void exhaust_open(enum reader_backend backend, unsigned faults_min) {
         struct error error = {0};
         open_fault.calls = 0;
         open_fault.armed = true;
-        rc = reader_open(backend, &(struct reader_options){4, 2, 4}, &reader, NULL, &error);
+        rc = reader_open(backend,
+                         &(struct reader_options){.queue_depth = 4, .threads = 2, .jobs_max = 4},
+                         &reader, NULL, &error);
         open_fault.armed = false;
         assert_true(rc == 0 || (error.code == rc && error.text[0] != '\0' && reader == NULL));
         reader_close(reader);
@@ -358,7 +362,8 @@ static void an_open_that_fails_anywhere_says_why_and_leaves_nothing(void **state
 int main(void) {
     struct reader *reader = NULL;
     struct error error = {0};
-    if (reader_uring_open(&(struct reader_options){8, 1, 1}, &reader, &error) < 0) {
+    if (reader_uring_open(&(struct reader_options){.queue_depth = 8, .threads = 1, .jobs_max = 1},
+                          &reader, &error) < 0) {
         print_message("skipped: %s\n", error.text);
         return 77;
     }

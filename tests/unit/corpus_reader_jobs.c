@@ -217,17 +217,19 @@ static void an_extent_is_consumed_by_any_two_reads(void **state) {
         char memory[8];
         struct iovec iovecs[3] = {{memory, 3}, {memory + 3, 1}, {memory + 4, 4}};
         struct read_extent extent = {.iovec_count = 3, .offset = 100, .iovecs = iovecs};
-        struct extent_tries tries = {0};
-        assert_int_equal(extent_advance(&extent, cut, &tries), cut < 8);
+        struct landing landing = {0};
+        assert_true(landing_begin(&landing, &extent));
+        assert_int_equal(landing_advance(&landing, cut), cut < 8);
         assert_int_equal(extent.done, cut);
         if (cut < 8) {
             size_t left = 0;
-            assert_ptr_equal(extent_iovecs(&extent)->iov_base, memory + cut);
-            for (uint32_t i = 0; i < extent_iovecs_left(&extent); i++) {
-                left += extent_iovecs(&extent)[i].iov_len;
+            assert_int_equal(landing_offset(&landing), 100 + cut);
+            assert_ptr_equal(landing_iovecs(&landing)->iov_base, memory + cut);
+            for (uint32_t i = 0; i < landing_iovec_count(&landing); i++) {
+                left += landing_iovecs(&landing)[i].iov_len;
             }
             assert_int_equal(left, 8 - cut);
-            assert_false(extent_advance(&extent, 8 - cut, &tries));
+            assert_false(landing_advance(&landing, 8 - cut));
         }
         assert_int_equal(extent.result, 0);
         assert_true(iovecs[0].iov_base == memory && iovecs[0].iov_len == 3);

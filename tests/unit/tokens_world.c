@@ -19,7 +19,7 @@ static void *zeroed(size_t count, size_t size) {
 }
 
 void tokens_world_open(struct tokens_world *world) {
-    struct reader_options options = {8, 2, 4};
+    struct reader_options options = {.queue_depth = 8, .threads = 2, .jobs_max = 4, .rings = 2};
     struct error error = {0};
     *world = (struct tokens_world){0};
     test_folder_make(world->folder);

@@ -49,7 +49,7 @@ static int file_submit(struct reader *reader, struct read_job *job) {
 
 static void file_read(struct read_job *job) {
     for (uint32_t i = 0; i < job->extent_count; i++) {
-        extent_read(&job->extents[i]);
+        landing_read(&(struct landing){0}, &job->extents[i]);
         assert(job->extents[i].result == 0);
     }
     if (!sim.peace && sim_chance(sim.faults.read_error)) {
