@@ -9,8 +9,11 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #include <xxhash.h>
+
+#define PROBES 16u /* of each dataset */
 
 struct slot {
     struct dataset *dataset;
@@ -100,15 +103,21 @@ void catalog_close(struct catalog *catalog) {
     free(catalog);
 }
 
-int catalog_use_manifests(struct catalog *catalog, const struct catalog_entry *entries,
+int catalog_use_manifests(struct catalog *catalog, enum catalog_manifests manifests,
                           struct error *error) {
-    int rc = 0;
-    for (uint32_t i = 0; i < catalog->count && rc == 0; i++) {
-        if (entries[i].manifest != NULL) {
-            rc = dataset_use_manifest(catalog->slots[i].dataset, entries[i].manifest, error);
+    int count = 0;
+    for (uint32_t i = 0; manifests != MANIFESTS_OFF && i < catalog->count; i++) {
+        struct error reason = {0};
+        int rc = dataset_use_manifest(catalog->slots[i].dataset, &reason);
+        if (rc < 0 && !(rc == -ENOENT && manifests == MANIFESTS_AUTO)) {
+            if (error != NULL) {
+                *error = reason;
+            }
+            return rc;
         }
+        count += rc == 0;
     }
-    return rc;
+    return count;
 }
 
 static bool catalog_outgrows_memory(const struct catalog *catalog) {
@@ -136,6 +145,27 @@ uint32_t catalog_read_direct(struct catalog *catalog, enum catalog_direct direct
         }
     }
     return count;
+}
+
+bool catalog_is_cold(const struct catalog *catalog) {
+    uint32_t cold = 0, tried = 0;
+    for (uint32_t i = 0; i < catalog->count; i++) {
+        const struct dataset *dataset = catalog->slots[i].dataset;
+        uint64_t step = dataset_bin_bytes(dataset) / PROBES;
+        struct file *file = dataset_bin(dataset);
+        int fd = step == 0 || file_is_direct(file) ? -1 : file_acquire(file);
+        for (uint32_t probe = 0; fd >= 0 && probe < PROBES; probe++) {
+            uint8_t byte;
+            struct iovec iovec = {&byte, 1};
+            off_t at = (off_t)(step * probe + step / 2);
+            cold += preadv2(fd, &iovec, 1, at, RWF_NOWAIT) != 1;
+            tried++;
+        }
+        if (fd >= 0) {
+            file_release(file);
+        }
+    }
+    return 2 * cold > tried || tried == 0;
 }
 
 uint32_t catalog_count(const struct catalog *catalog) {

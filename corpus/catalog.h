@@ -4,6 +4,8 @@
 
 #include "corpus/dataset.h"
 
+#include <stdbool.h>
+
 #define CATALOG_DATASETS_MAX 1024u
 #define CATALOG_WEIGHT_MAX   UINT32_MAX
 
@@ -11,7 +13,6 @@ struct catalog_entry {
     const char *name;   /* section name in the config */
     const char *prefix; /* path without .idx/.bin */
     uint64_t weight;    /* 1..CATALOG_WEIGHT_MAX; shares are weight over the sum of weights */
-    const char *manifest; /* path of its manifest; NULL: reads are not checked */
 };
 
 struct catalog;
@@ -28,8 +29,10 @@ int catalog_open_watched(const struct catalog_entry *entries, uint32_t count,
                          struct error *error);
 void catalog_close(struct catalog *catalog);
 
-/* Gives every dataset the manifest of its entry, if that has one; see dataset_use_manifest. */
-int catalog_use_manifests(struct catalog *catalog, const struct catalog_entry *entries,
+enum catalog_manifests { MANIFESTS_OFF = 0, MANIFESTS_AUTO = 1, MANIFESTS_REQUIRED = 2 };
+
+/* See dataset_use_manifest; AUTO passes over datasets without one. Returns for how many. */
+int catalog_use_manifests(struct catalog *catalog, enum catalog_manifests manifests,
                           struct error *error);
 
 enum catalog_direct { CATALOG_BUFFERED = 0, CATALOG_DIRECT_AUTO = 1, CATALOG_DIRECT = 2 };
@@ -40,6 +43,10 @@ enum catalog_direct { CATALOG_BUFFERED = 0, CATALOG_DIRECT_AUTO = 1, CATALOG_DIR
  * (code 0: none). */
 uint32_t catalog_read_direct(struct catalog *catalog, enum catalog_direct direct,
                              struct error *why);
+
+/* Tries whether token files are in the page cache: true when most of a few places of each are not,
+ * or the kernel cannot say. Reads nothing from storage. */
+bool catalog_is_cold(const struct catalog *catalog);
 
 uint32_t catalog_count(const struct catalog *catalog);
 const struct dataset *catalog_dataset(const struct catalog *catalog, uint32_t i);

@@ -383,16 +383,25 @@ int dataset_fingerprint(const struct dataset *dataset, uint8_t out[16], struct e
     return rc;
 }
 
-int dataset_use_manifest(struct dataset *dataset, const char *path, struct error *error) {
+int dataset_use_manifest(struct dataset *dataset, struct error *error) {
     uint8_t fingerprint[16];
-    int rc = dataset_fingerprint(dataset, fingerprint, error);
-    if (rc < 0) {
-        return rc;
+    char *path = NULL;
+    if (!set_path(&path, dataset->prefix, "manifest")) {
+        return error_set(error, -ENOMEM, "no memory for a path; free some memory");
     }
-    rc = manifest_open(path, dataset_bin_bytes(dataset), fingerprint, &dataset->manifest, error);
+    int rc = access(path, F_OK) < 0
+                 ? error_set(error, -errno,
+                             "%s: %s; make it with `ballastctl verify --write-manifest %s`", path,
+                             strerror(errno), dataset->prefix)
+                 : dataset_fingerprint(dataset, fingerprint, error);
+    if (rc == 0) {
+        rc = manifest_open(path, dataset_bin_bytes(dataset), fingerprint, &dataset->manifest,
+                           error);
+    }
     if (rc < 0) {
         error_prefix(error, "corpus '%s'", dataset->name);
     }
+    free(path);
     return rc;
 }
 

@@ -79,9 +79,10 @@ int dataset_read(const struct dataset *dataset, uint64_t offset, void *to, size_
  * reading the samples, remembered after that. */
 int dataset_fingerprint(const struct dataset *dataset, uint8_t out[16], struct error *error);
 
-/* From now on what is read of .bin is checked against this manifest (corpus/manifest.h); before any
- * reader has the file, once. -EBADMSG when it is damaged or another dataset's. */
-int dataset_use_manifest(struct dataset *dataset, const char *path, struct error *error);
+/* From now on what is read of .bin is checked against PREFIX.manifest (corpus/manifest.h); once,
+ * before any reader has the file. -ENOENT without one, -EBADMSG when it is damaged or another
+ * dataset's. */
+int dataset_use_manifest(struct dataset *dataset, struct error *error);
 const struct manifest *dataset_manifest(const struct dataset *dataset); /* NULL: none */
 
 #endif

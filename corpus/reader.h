@@ -21,6 +21,8 @@
 #define READ_EXTENT_IOVECS_MAX 1024u
 #define READER_QUEUE_DEPTH_MAX 4096u
 #define READER_THREADS_MAX     256u
+#define READER_THREADS_WARM    4u
+#define READER_THREADS_COLD    16u
 
 struct file;
 

@@ -10,12 +10,14 @@
 #include "corpus/tokens.h"
 #include "corpus/convert.h"
 #include "corpus/files.h"
+#include "corpus/manifest.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#define XXH_STATIC_LINKING_ONLY /* states on the stack */
 #include <xxhash.h>
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files and slots are little endian");
@@ -49,11 +51,12 @@ struct extent_builder {
     uint64_t iovec_count;
     uint64_t waste_bytes; /* of the extents before the open one */
     /* The open extent: */
-    struct file *file;
+    const struct dataset *dataset;
+    uint64_t piece_bytes; /* of its manifest: it begins and ends at these; 1 without */
     uint32_t iovecs_open;
     uint64_t end;        /* in the file */
     uint64_t bytes;      /* so far */
-    uint64_t waste_open; /* its largest gap */
+    uint64_t waste_open; /* for its gaps: the largest, or all where they are checked */
     uint8_t *memory_end; /* of its last iovec */
     uint64_t read_bytes; /* of all extents */
 };
@@ -157,31 +160,7 @@ static bool place_reads_successor(const struct tokens_job *job, uint32_t i) {
     return job->places[i].successor_row != NO_ROW && !place_is_followed(job, i);
 }
 
-static void extent_open(struct extent_builder *builder, struct file *file, uint64_t offset,
-                        uint32_t place) {
-    builder->waste_bytes += builder->waste_open;
-    builder->waste_open = 0;
-    if (builder->extents != NULL) {
-        builder->extents[builder->extent_count] = (struct read_extent){
-            .file = file, .offset = offset, .iovecs = builder->iovecs + builder->iovec_count};
-        builder->extent_places[builder->extent_count] = place;
-    }
-    builder->extent_count++;
-    builder->file = file;
-    builder->iovecs_open = 0;
-    builder->end = offset;
-    builder->bytes = 0;
-    builder->memory_end = NULL;
-}
-
-/* Whether the open extent can go on at `offset`, with room for a gap and a part's first bytes. */
-static bool extent_goes_on(const struct extent_builder *builder, const struct file *file,
-                           uint64_t offset) {
-    return builder->extent_count > 0 && builder->file == file && builder->end <= offset &&
-           offset - builder->end <= builder->gap_bytes_max &&
-           builder->bytes + (offset - builder->end) < READ_EXTENT_BYTES_MAX &&
-           builder->iovecs_open + 1 + (offset > builder->end) <= READ_EXTENT_IOVECS_MAX;
-}
+static int tokens_check_extent(struct read_extent *extent);
 
 static void extent_append(struct extent_builder *builder, uint64_t bytes, uint8_t *to) {
     bool goes_on = builder->memory_end == to;
@@ -206,21 +185,80 @@ static void extent_append(struct extent_builder *builder, uint64_t bytes, uint8_
     builder->read_bytes += bytes;
 }
 
+/* What is only read to be checked has memory of its own; the rest overwrites itself. */
 static void extent_skip(struct extent_builder *builder, uint64_t bytes) {
+    bool kept = builder->piece_bytes > 1;
+    uint64_t at = builder->waste_bytes + (kept ? builder->waste_open : 0);
     if (bytes > 0) {
-        uint8_t *to = builder->extents == NULL ? UNPLACED : builder->waste + builder->waste_bytes;
         builder->memory_end = NULL;
-        extent_append(builder, bytes, to);
+        extent_append(builder, bytes, builder->extents == NULL ? UNPLACED : builder->waste + at);
         builder->memory_end = NULL;
-        builder->waste_open = bytes > builder->waste_open ? bytes : builder->waste_open;
+        if (kept) {
+            builder->waste_open += bytes;
+        } else if (bytes > builder->waste_open) {
+            builder->waste_open = bytes;
+        }
     }
 }
 
-static void extents_add(struct extent_builder *builder, struct file *file, uint64_t offset,
-                        uint64_t bytes, uint8_t *to, uint32_t place) {
+/* Where the pieces end that the open extent has begun. */
+static uint64_t extent_whole_end(const struct extent_builder *builder) {
+    uint64_t piece = builder->piece_bytes, bin = dataset_bin_bytes(builder->dataset);
+    uint64_t end = (builder->end + piece - 1) / piece * piece;
+    return end < bin ? end : bin;
+}
+
+static void extent_close(struct extent_builder *builder) {
+    if (builder->extent_count > 0) {
+        extent_skip(builder, extent_whole_end(builder) - builder->end);
+        builder->waste_bytes += builder->waste_open;
+        builder->waste_open = 0;
+    }
+}
+
+static void extent_open(struct extent_builder *builder, const struct dataset *dataset,
+                        uint64_t offset, uint32_t place) {
+    const struct manifest *manifest = dataset_manifest(dataset);
+    extent_close(builder);
+    builder->piece_bytes = manifest == NULL ? 1 : manifest_piece_bytes(manifest);
+    uint64_t begin = offset / builder->piece_bytes * builder->piece_bytes;
+    if (builder->extents != NULL) {
+        builder->extents[builder->extent_count] = (struct read_extent){
+            .file = dataset_bin(dataset),
+            .offset = begin,
+            .iovecs = builder->iovecs + builder->iovec_count,
+            .check = manifest == NULL ? NULL : tokens_check_extent,
+            .check_context = manifest,
+        };
+        builder->extent_places[builder->extent_count] = place;
+    }
+    builder->extent_count++;
+    builder->dataset = dataset;
+    builder->iovecs_open = 0;
+    builder->end = begin;
+    builder->bytes = 0;
+    builder->memory_end = NULL;
+    extent_skip(builder, offset - begin);
+}
+
+/* Whether the open extent can go on at `offset`, with room for a gap, a part's first bytes and what
+ * is to be read behind it. */
+static bool extent_goes_on(const struct extent_builder *builder, const struct dataset *dataset,
+                           uint64_t offset) {
+    if (builder->extent_count == 0 || builder->dataset != dataset || builder->end > offset) {
+        return false;
+    }
+    uint64_t gap = offset - builder->end;
+    uint32_t iovecs = builder->iovecs_open + 1 + (gap > 0) + (builder->piece_bytes > 1);
+    return (gap <= builder->gap_bytes_max || offset < extent_whole_end(builder)) &&
+           builder->bytes + gap < READ_EXTENT_BYTES_MAX && iovecs <= READ_EXTENT_IOVECS_MAX;
+}
+
+static void extents_add(struct extent_builder *builder, const struct dataset *dataset,
+                        uint64_t offset, uint64_t bytes, uint8_t *to, uint32_t place) {
     while (bytes > 0) {
-        if (!extent_goes_on(builder, file, offset)) {
-            extent_open(builder, file, offset, place);
+        if (!extent_goes_on(builder, dataset, offset)) {
+            extent_open(builder, dataset, offset, place);
         }
         extent_skip(builder, offset - builder->end);
         uint64_t room = READ_EXTENT_BYTES_MAX - builder->bytes;
@@ -266,14 +304,14 @@ static void tokens_build_extents(struct extent_builder *builder, uint8_t *bounce
         uint32_t width = place_width(job, place);
         bool direct = width == job->token_bytes;
         uint8_t *to = direct ? payload_at(job, place, place->row) : bounce + place->bounce_offset;
-        struct file *file = dataset_bin(catalog_dataset(job->catalog, place->dataset));
-        extents_add(builder, file, place->file_offset, place->file_bytes, to, i);
+        const struct dataset *dataset = catalog_dataset(job->catalog, place->dataset);
+        extents_add(builder, dataset, place->file_offset, place->file_bytes, to, i);
         if (place_reads_successor(job, i)) {
             to = direct ? payload_at(job, place, place->successor_row) : to + place->file_bytes;
-            extents_add(builder, file, place->file_offset + place->file_bytes, width, to, i);
+            extents_add(builder, dataset, place->file_offset + place->file_bytes, width, to, i);
         }
     }
-    builder->waste_bytes += builder->waste_open;
+    extent_close(builder);
 }
 
 /* Memory for what was counted, with a cache line between what lies behind one another. */
@@ -303,6 +341,49 @@ static int tokens_reserve(struct tokens_job *job, const struct extent_builder *c
     builder->extent_places = job->extent_places;
     builder->iovecs = job->iovecs;
     builder->waste = job->bounce + bounce_bytes;
+    return 0;
+}
+
+/* Bytes of an extent wherever they went, from front to back. */
+struct extent_cursor {
+    const struct iovec *iovec;
+    size_t at; /* in it */
+};
+
+static uint64_t cursor_hash(struct extent_cursor *cursor, size_t bytes) {
+    XXH3_state_t state;
+    if (cursor->iovec->iov_len - cursor->at >= bytes) {
+        cursor->at += bytes;
+        return XXH3_64bits((const uint8_t *)cursor->iovec->iov_base + cursor->at - bytes, bytes);
+    }
+    XXH3_64bits_reset(&state);
+    while (bytes > 0) {
+        if (cursor->at == cursor->iovec->iov_len) {
+            cursor->iovec++;
+            cursor->at = 0;
+        }
+        size_t rest = cursor->iovec->iov_len - cursor->at;
+        size_t taken = rest < bytes ? rest : bytes;
+        XXH3_64bits_update(&state, (const uint8_t *)cursor->iovec->iov_base + cursor->at, taken);
+        cursor->at += taken;
+        bytes -= taken;
+    }
+    return XXH3_64bits_digest(&state);
+}
+
+/* On a thread of the reader. */
+static int tokens_check_extent(struct read_extent *extent) {
+    const struct manifest *manifest = extent->check_context;
+    uint64_t piece_bytes = manifest_piece_bytes(manifest), bytes = extent->done;
+    struct extent_cursor cursor = {.iovec = extent->iovecs};
+    for (uint64_t at = 0; at < bytes; at += piece_bytes) {
+        size_t piece = (size_t)(bytes - at < piece_bytes ? bytes - at : piece_bytes);
+        uint64_t hash = cursor_hash(&cursor, piece);
+        if (hash != manifest_hash(manifest, (extent->offset + at) / piece_bytes)) {
+            extent->done = at;
+            return -EBADMSG;
+        }
+    }
     return 0;
 }
 
@@ -423,6 +504,8 @@ static const char *failure_reason(int code) {
         return "the file is not the one that was opened: it was written to or replaced since";
     case ENOENT:
         return "the file is gone";
+    case EBADMSG:
+        return "the bytes around it are not those that the manifest was made of";
     default:
         return strerror(-code);
     }
@@ -435,6 +518,8 @@ static const char *failure_remedy(int code) {
     case ENOENT:
         return "restore the file, it was cut off, changed or replaced while in use, and start the "
                "daemon again";
+    case EBADMSG:
+        return "restore the file; `ballastctl verify` finds all that is damaged";
     case EMFILE:
     case ENFILE:
         return "raise the limit of open files";

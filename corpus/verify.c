@@ -115,7 +115,27 @@ static int refuse_token(const struct dataset *dataset, const uint8_t *chunk, uin
         greatest);
 }
 
-static int scan_tokens(const struct dataset *dataset, uint64_t greatest,
+static int refuse_piece(const struct dataset *dataset, uint64_t offset, struct error *error) {
+    return error_set(error, -EBADMSG,
+                     "corpus '%s': %s: document %" PRIu64 ": the bytes at offset %" PRIu64
+                     " are not those that the manifest was made of; restore the file",
+                     dataset_name(dataset), dataset_bin_path(dataset), document_at(dataset, offset),
+                     offset);
+}
+
+static int check_pieces(const struct dataset *dataset, struct manifest *fresh, uint64_t offset,
+                        const void *bytes, size_t count, struct error *error) {
+    const struct manifest *manifest = dataset_manifest(dataset);
+    uint64_t bad;
+    if (fresh != NULL) {
+        manifest_add(fresh, offset, bytes, count);
+    } else if (manifest != NULL && !manifest_holds(manifest, offset, bytes, count, &bad)) {
+        return refuse_piece(dataset, bad, error);
+    }
+    return 0;
+}
+
+static int scan_tokens(const struct dataset *dataset, uint64_t greatest, struct manifest *fresh,
                        void (*progress)(uint64_t done, uint64_t total, void *context),
                        void *context, uint64_t *token_max, struct error *error) {
     uint8_t *chunk = malloc(CHUNK_BYTES);
@@ -130,6 +150,10 @@ static int scan_tokens(const struct dataset *dataset, uint64_t greatest,
         rc = dataset_read(dataset, done, chunk, want, &have);
         if (rc < 0) {
             rc = refuse_read(dataset, done + have, rc, error);
+            break;
+        }
+        rc = check_pieces(dataset, fresh, done, chunk, want, error);
+        if (rc < 0) {
             break;
         }
         uint64_t max = max_token(chunk, want, dataset_width(dataset));
@@ -192,14 +216,14 @@ static int measure_lengths(const struct dataset *dataset, struct verify_result *
     return 0;
 }
 
-int verify_dataset(const struct dataset *dataset, uint64_t vocab,
+int verify_dataset(const struct dataset *dataset, uint64_t vocab, struct manifest *fresh,
                    void (*progress)(uint64_t done, uint64_t total, void *context), void *context,
                    struct verify_result *result, struct error *error) {
     struct verify_result found = {.documents = dataset_documents(dataset),
                                   .tokens = dataset_tokens(dataset),
                                   .bytes = dataset_bin_bytes(dataset)};
-    int rc = scan_tokens(dataset, greatest_id(dataset, vocab), progress, context, &found.token_max,
-                         error);
+    int rc = scan_tokens(dataset, greatest_id(dataset, vocab), fresh, progress, context,
+                         &found.token_max, error);
     if (rc == 0) {
         rc = measure_lengths(dataset, &found, error);
     }

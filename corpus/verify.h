@@ -6,6 +6,7 @@
 #define BALLAST_CORPUS_VERIFY_H
 
 #include "corpus/dataset.h"
+#include "corpus/manifest.h"
 
 struct verify_result {
     uint64_t documents, tokens, bytes, empty_documents;
@@ -18,8 +19,10 @@ struct verify_result {
 
 /* vocab 0: ids are only checked against the dtype: not negative, and below 2^31, the widest that is
  * delivered. `progress` may be NULL; called with bytes done and bytes in all, every 1 MB.
+ * `fresh` (may be NULL) takes the hashes of what is read; without it the dataset's own manifest, if
+ * it has one, is compared.
  * -EBADMSG or -EIO with document, file and byte offset of the first offence. */
-int verify_dataset(const struct dataset *dataset, uint64_t vocab,
+int verify_dataset(const struct dataset *dataset, uint64_t vocab, struct manifest *fresh,
                    void (*progress)(uint64_t done, uint64_t total, void *context), void *context,
                    struct verify_result *result, struct error *error);
 

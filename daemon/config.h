@@ -74,7 +74,10 @@ struct config {
     int log_level; /* 3 error .. 7 debug, as syslog */
     /* [reader] */
     enum reader_backend reader_backend;
-    struct reader_options reader; /* jobs_max is `slots`: one job fills one slot */
+    struct reader_options reader; /* jobs_max is `slots`, threads 0 is auto */
+    bool reader_registered;
+    enum catalog_direct reader_direct;
+    enum catalog_manifests reader_manifest;
     bool payload_hashes;
     /* [slab] */
     uint32_t slots; /* of this node; their size is config_slot_bytes */

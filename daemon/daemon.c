@@ -313,11 +313,54 @@ static int daemon_open_store(struct daemon *daemon, struct error *error) {
                               error);
 }
 
+/* How files are read: manifests first, for they are what makes the rest sure. */
+static int daemon_prepare_files(struct daemon *daemon, struct error *error) {
+    const struct config *config = daemon->config;
+    struct error why;
+    int manifests = catalog_use_manifests(daemon->catalog, config->reader_manifest, error);
+    if (manifests < 0) {
+        return manifests;
+    }
+    uint32_t direct = catalog_read_direct(daemon->catalog, config->reader_direct, &why);
+    if (why.code < 0) {
+        log_line(LOG_WARNING, "reader",
+                 "reading through the page cache what cannot be read past "
+                 "it: %s",
+                 why.text);
+    }
+    log_line(LOG_INFO, "reader", "files datasets=%u direct=%u manifests=%d",
+             catalog_count(daemon->catalog), direct, manifests);
+    return 0;
+}
+
+static int daemon_open_reader(struct daemon *daemon, struct error *error) {
+    const struct config *config = daemon->config;
+    struct reader_options options = config->reader;
+    struct error why;
+    options.jobs_max = daemon->slab.replicas * daemon->slab.replica_slots;
+    if (options.threads == 0) {
+        options.threads = catalog_is_cold(daemon->catalog) ? READER_THREADS_COLD
+                                                           : READER_THREADS_WARM;
+    }
+    if (config->reader_registered) {
+        options.memory = daemon->slab.memory;
+        options.memory_bytes = slab_bytes(&daemon->slab);
+    }
+    int code = reader_open(config->reader_backend, &options, &daemon->reader, &why, error);
+    if (code < 0) {
+        return code;
+    }
+    log_line(why.code < 0 ? LOG_WARNING : LOG_INFO, "reader", "reading with %s%s%s",
+             daemon->reader->backend, why.code < 0 ? ": " : "", why.code < 0 ? why.text : "");
+    if (daemon->reader->lacks.code < 0) {
+        log_line(LOG_NOTICE, "reader", "%s", daemon->reader->lacks.text);
+    }
+    return 0;
+}
+
 static int daemon_open_slab(struct daemon *daemon, struct error *error) {
     const struct config *config = daemon->config;
     struct phase *phase = &daemon->phase;
-    struct reader_options reader = config->reader;
-    struct error why;
     int code = phase_init(phase, config, daemon->recovered.committed_step,
                           catalog_token_bytes(daemon->catalog), error);
     if (code < 0) {
@@ -328,13 +371,13 @@ static int daemon_open_slab(struct daemon *daemon, struct error *error) {
     if (code < 0) {
         return code;
     }
-    reader.jobs_max = replicas * phase->replica_slots;
-    code = reader_open(config->reader_backend, &reader, &daemon->reader, &why, error);
+    code = daemon_prepare_files(daemon, error);
+    if (code == 0) {
+        code = daemon_open_reader(daemon, error);
+    }
     if (code < 0) {
         return code;
     }
-    log_line(why.code < 0 ? LOG_WARNING : LOG_INFO, "reader", "reading with %s%s%s",
-             daemon->reader->backend, why.code < 0 ? ": " : "", why.code < 0 ? why.text : "");
     daemon->feed = (struct feed){.slab = &daemon->slab,
                                  .reader = daemon->reader,
                                  .catalog = daemon->catalog,

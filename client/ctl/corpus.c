@@ -9,9 +9,12 @@
 #include "corpus/verify.h"
 
 #include <inttypes.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
-enum { OPTION_SUFFIXES = 500, OPTION_VOCAB };
+enum { OPTION_SUFFIXES = 500, OPTION_VOCAB, OPTION_WRITE_MANIFEST };
 
 static void print_drops(const Ballast__V1__DatasetStatus *dataset) {
     if (dataset->empty_documents > 0 || dataset->overlong_documents > 0 ||
@@ -144,6 +147,7 @@ struct verify_arguments {
     struct ctl *ctl;
     const char *prefix;
     uint64_t vocab;
+    bool write_manifest;
 };
 
 static error_t verify_parse(int key, char *arg, struct argp_state *state) {
@@ -154,6 +158,9 @@ static error_t verify_parse(int key, char *arg, struct argp_state *state) {
         return 0;
     case OPTION_VOCAB:
         arguments->vocab = ctl_number(state, arg, INT64_MAX, "--vocab");
+        return 0;
+    case OPTION_WRITE_MANIFEST:
+        arguments->write_manifest = true;
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num >= 1) {
@@ -173,6 +180,8 @@ static error_t verify_parse(int key, char *arg, struct argp_state *state) {
 
 static const struct argp_option verify_options[] = {
     {"vocab", OPTION_VOCAB, "N", 0, "Every token id must be below N", 0},
+    {"write-manifest", OPTION_WRITE_MANIFEST, NULL, 0,
+     "Write PREFIX.manifest, hashes that later reads are checked against", 0},
     {0},
 };
 
@@ -180,7 +189,8 @@ static const struct argp verify_argp = {
     .options = verify_options,
     .parser = verify_parse,
     .args_doc = "PREFIX",
-    .doc = "Reads PREFIX.idx and all of PREFIX.bin: every document readable, every token id valid.",
+    .doc = "Reads PREFIX.idx and all of PREFIX.bin: every document readable, every token id valid, "
+           "all bytes those of PREFIX.manifest if there is one.",
     .children = ctl_argp_children,
 };
 
@@ -188,7 +198,8 @@ static void verify_say(uint64_t done, uint64_t total, void *context) {
     progress_say(context, "%s of %s", units_bytes(done).text, units_bytes(total).text);
 }
 
-static void verify_json(const char *prefix, const struct verify_result *result) {
+static void verify_json(const char *prefix, const char *manifest,
+                        const struct verify_result *result) {
     struct json json;
     json_init(&json, stdout);
     json_object_begin(&json);
@@ -201,6 +212,7 @@ static void verify_json(const char *prefix, const struct verify_result *result) 
     json_member_u64(&json, "length_p50", result->length_p50);
     json_member_u64(&json, "length_p90", result->length_p90);
     json_member_u64(&json, "length_p99", result->length_p99);
+    json_member_string(&json, "manifest", manifest);
     json_member_string(&json, "prefix", prefix);
     json_member_u64(&json, "token_max", result->token_max);
     json_member_u64(&json, "tokens", result->tokens);
@@ -208,37 +220,66 @@ static void verify_json(const char *prefix, const struct verify_result *result) 
     json_line(&json);
 }
 
-static void print_verified(const char *prefix, const struct verify_result *result) {
+static void print_verified(const char *prefix, const char *manifest,
+                           const struct verify_result *result) {
     printf("%s: %" PRIu64 " documents (%" PRIu64 " empty), %" PRIu64 " tokens, %s, all readable\n"
            "lengths p50 %u, p90 %u, p99 %u, max %u; largest token id %" PRIu64 "\n"
-           "fingerprint %s\n",
+           "fingerprint %s; manifest: %s\n",
            prefix, result->documents, result->empty_documents, result->tokens,
            units_bytes(result->bytes).text, result->length_p50, result->length_p90,
            result->length_p99, result->length_max, result->token_max,
-           units_digest(result->fingerprint, sizeof result->fingerprint).text);
+           units_digest(result->fingerprint, sizeof result->fingerprint).text, manifest);
+}
+
+/* All of the dataset, and its manifest: compared, or written when everything else is right. */
+static int verify_all(struct ctl *ctl, const struct verify_arguments *arguments,
+                      struct dataset *dataset, struct verify_result *result) {
+    uint8_t fingerprint[16];
+    struct manifest *fresh = NULL;
+    struct progress progress;
+    int rc = dataset_fingerprint(dataset, fingerprint, &ctl->error);
+    if (rc == 0 && arguments->write_manifest) {
+        rc = manifest_create(dataset_bin_bytes(dataset), fingerprint, &fresh, &ctl->error);
+    } else if (rc == 0) {
+        rc = dataset_use_manifest(dataset, &ctl->error);
+        rc = rc == -ENOENT ? 0 : rc;
+    }
+    if (rc == 0) {
+        progress_start(&progress, "verify");
+        rc = verify_dataset(dataset, arguments->vocab, fresh, verify_say, &progress, result,
+                            &ctl->error);
+        progress_end(&progress);
+    }
+    if (rc == 0 && fresh != NULL) {
+        char path[PATH_MAX];
+        (void)snprintf(path, sizeof path, "%s.manifest", arguments->prefix);
+        rc = manifest_save(fresh, path, &ctl->error);
+    }
+    manifest_destroy(fresh);
+    return rc;
 }
 
 int ctl_verify(struct ctl *ctl, int argc, char **argv) {
     struct verify_arguments arguments = {.ctl = ctl};
     struct verify_result result;
     struct dataset *dataset = NULL;
-    struct progress progress;
     ctl_parse(&verify_argp, 0, argc, argv, &arguments);
     int rc = dataset_open(basename(arguments.prefix), arguments.prefix, &dataset, &ctl->error);
     if (rc < 0) {
         return rc;
     }
-    progress_start(&progress, "verify");
-    rc = verify_dataset(dataset, arguments.vocab, verify_say, &progress, &result, &ctl->error);
-    progress_end(&progress);
+    rc = verify_all(ctl, &arguments, dataset, &result);
+    const char *manifest = arguments.write_manifest            ? "written"
+                           : dataset_manifest(dataset) != NULL ? "holds"
+                                                               : "none";
     dataset_close(dataset);
     if (rc < 0) {
         return rc;
     }
     if (ctl->json) {
-        verify_json(arguments.prefix, &result);
+        verify_json(arguments.prefix, manifest, &result);
     } else {
-        print_verified(arguments.prefix, &result);
+        print_verified(arguments.prefix, manifest, &result);
     }
     return 0;
 }

@@ -102,7 +102,7 @@ static struct catalog *make_catalog(const char *folder, uint64_t bytes) {
     write_whole(path, words, 2 * tokens);
     free(words);
     free(lengths);
-    int rc = catalog_open(&(struct catalog_entry){"bench", prefix, 1}, 1, &catalog, &error);
+    int rc = catalog_open(&(struct catalog_entry){.name = "bench", .prefix = prefix, .weight = 1}, 1, &catalog, &error);
     if (rc < 0) {
         fprintf(stderr, "%s\n", error.text);
         exit(1);

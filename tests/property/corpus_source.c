@@ -53,7 +53,7 @@ static void world_write(struct world *world) {
                                       .lengths = world->lengths[i]};
         snprintf(prefixes[i], sizeof prefixes[i], "%s/%u", folder, i);
         dataset_write(prefixes[i], &image);
-        entries[i] = (struct catalog_entry){prefixes[i], prefixes[i], world->weights[i]};
+        entries[i] = (struct catalog_entry){.name = prefixes[i], .prefix = prefixes[i], .weight = world->weights[i]};
     }
     if (catalog_open(entries, world->count, &world->catalog, &error) < 0) {
         fail_msg("seed %lu: %s", world->seed, error.text);

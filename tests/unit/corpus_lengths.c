@@ -67,7 +67,9 @@ static void a_list_streams_like_the_corpus_that_has_its_lengths(void **state) {
                                                       .documents = DOCUMENTS,
                                                       .lengths = lengths});
         assert_int_equal(
-            catalog_open(&(struct catalog_entry){"list", prefix, 1}, 1, &catalog, NULL), 0);
+            catalog_open(&(struct catalog_entry){.name = "list", .prefix = prefix, .weight = 1}, 1,
+                         &catalog, NULL),
+            0);
         assert_int_equal(corpus_source_init(&corpus, catalog, &options, NULL), 0);
         assert_int_equal(lengths_source_init(&list, lengths, DOCUMENTS, &options, NULL), 0);
         stream_begin(&a, &corpus.source);

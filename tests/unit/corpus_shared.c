@@ -59,13 +59,14 @@ static void real_datasets_are_as_described(void **state) {
     for (uint32_t i = 0; i < DATASETS; i++) {
         struct verify_result result;
         struct error error = {0};
-        if (verify_dataset(catalog_dataset(catalog, i), 50257, NULL, NULL, &result, &error) < 0) {
+        if (verify_dataset(catalog_dataset(catalog, i), 50257, NULL, NULL, NULL, &result, &error) <
+            0) {
             fail_msg("%s", error.text);
         }
         memset(result.fingerprint, 0, sizeof result.fingerprint);
         assert_memory_equal(&result, &corpora[i].verified, sizeof result);
         assert_int_equal(
-            verify_dataset(catalog_dataset(catalog, i), 50256, NULL, NULL, &result, &error),
+            verify_dataset(catalog_dataset(catalog, i), 50256, NULL, NULL, NULL, &result, &error),
             -EBADMSG);
     }
 }
@@ -125,7 +126,8 @@ int main(void) {
         static char prefixes[DATASETS][512];
         snprintf(prefixes[i], sizeof prefixes[i], "%s/data/corpus/%s", BALLAST_SHARED,
                  corpora[i].name);
-        entries[i] = (struct catalog_entry){corpora[i].name, prefixes[i], corpora[i].weight};
+        entries[i] = (struct catalog_entry){
+            .name = corpora[i].name, .prefix = prefixes[i], .weight = corpora[i].weight};
     }
     if (access(BALLAST_SHARED "/data/corpus", R_OK) < 0) {
         fprintf(stderr, "skipped: no corpus in %s/data/corpus\n", BALLAST_SHARED);

@@ -30,7 +30,7 @@ static struct catalog_entry entry_write(uint32_t number, uint64_t weight, const 
     struct image_options options = {.dtype = MEGATRON_U16, .documents = count, .lengths = lengths};
     snprintf(prefixes[number], sizeof prefixes[number], "%s/%u", folder, number);
     dataset_write(prefixes[number], &options);
-    return (struct catalog_entry){"corpus", prefixes[number], weight};
+    return (struct catalog_entry){.name = "corpus", .prefix = prefixes[number], .weight = weight};
 }
 
 static int stream_open(struct stream *stream, const struct catalog_entry *entries, uint32_t count,

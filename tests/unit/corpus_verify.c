@@ -45,7 +45,7 @@ static void sound_dataset_is_measured(void **state) {
     struct dataset *dataset = dataset_make(&options);
     struct verify_result result;
     uint8_t fingerprint[16];
-    assert_int_equal(verify_dataset(dataset, 200, NULL, NULL, &result, NULL), 0);
+    assert_int_equal(verify_dataset(dataset, 200, NULL, NULL, NULL, &result, NULL), 0);
     assert_int_equal(result.documents, 7);
     assert_int_equal(result.tokens, TOKENS);
     assert_int_equal(result.bytes, 2 * TOKENS);
@@ -65,7 +65,7 @@ static void set_without_documents_is_sound(void **state) {
     struct image_options options = {.dtype = MEGATRON_U16};
     struct dataset *dataset = dataset_make(&options);
     struct verify_result result;
-    assert_int_equal(verify_dataset(dataset, 200, NULL, NULL, &result, NULL), 0);
+    assert_int_equal(verify_dataset(dataset, 200, NULL, NULL, NULL, &result, NULL), 0);
     assert_int_equal(result.documents, 0);
     assert_int_equal(result.length_max, 0);
     dataset_close(dataset);
@@ -107,7 +107,7 @@ static void the_first_bad_id_is_named(void **state) {
         uint32_t width = dataset_width(dataset);
         token_write(300, width, rows[i].token);
         token_write(301, width, rows[i].token);
-        int rc = verify_dataset(dataset, rows[i].vocab, NULL, NULL, &result, &error);
+        int rc = verify_dataset(dataset, rows[i].vocab, NULL, NULL, NULL, &result, &error);
         if (rows[i].what == NULL) {
             assert_int_equal(rc, 0);
             assert_int_equal(result.token_max, rows[i].token);
@@ -136,7 +136,8 @@ static void every_place_is_looked_at(void **state) {
             struct error error = {0};
             char what[64];
             token_write(at, 2, 1000);
-            assert_int_equal(verify_dataset(dataset, 200, NULL, NULL, &result, &error), -EBADMSG);
+            assert_int_equal(verify_dataset(dataset, 200, NULL, NULL, NULL, &result, &error),
+                             -EBADMSG);
             snprintf(what, sizeof what, "document %u: token id 1000 at offset %u,", owners[i][2],
                      2 * at);
             assert_non_null(strstr(error.text, what));
@@ -166,11 +167,11 @@ static void large_bins_are_read_in_megabytes(void **state) {
     struct verify_result result;
     struct error error = {0};
     struct calls calls = {0};
-    assert_int_equal(verify_dataset(dataset, 0, count_calls, &calls, &result, NULL), 0);
+    assert_int_equal(verify_dataset(dataset, 0, NULL, count_calls, &calls, &result, NULL), 0);
     assert_int_equal(calls.done, 4200000);
     assert_int_equal(calls.count, 5);
     token_write(2099999, 2, 65535);
-    assert_int_equal(verify_dataset(dataset, 65535, NULL, NULL, &result, &error), -EBADMSG);
+    assert_int_equal(verify_dataset(dataset, 65535, NULL, NULL, NULL, &result, &error), -EBADMSG);
     assert_non_null(strstr(error.text, "document 2: token id 65535 at offset 4199998"));
     dataset_close(dataset);
 }
@@ -182,7 +183,7 @@ static void bin_that_shrank_after_open_is_an_error_with_its_place(void **state) 
     struct verify_result result;
     struct error error = {0};
     assert_int_equal(truncate(bin, 25), 0);
-    assert_int_equal(verify_dataset(dataset, 0, NULL, NULL, &result, &error), -EIO);
+    assert_int_equal(verify_dataset(dataset, 0, NULL, NULL, NULL, &result, &error), -EIO);
     assert_non_null(strstr(error.text, "document 3 cannot be read at offset 25"));
     dataset_close(dataset);
 }
@@ -207,7 +208,7 @@ static void percentiles_are_those_of_the_sorted_lengths(void **state) {
             .dtype = MEGATRON_U8, .documents = count, .lengths = random};
         struct dataset *dataset = dataset_make(&options);
         struct verify_result result;
-        assert_int_equal(verify_dataset(dataset, 0, NULL, NULL, &result, NULL), 0);
+        assert_int_equal(verify_dataset(dataset, 0, NULL, NULL, NULL, &result, NULL), 0);
         qsort(random, count, sizeof random[0], compare_lengths);
         if (result.length_p50 != random[count * 50 / 100] ||
             result.length_p90 != random[count * 90 / 100] ||

@@ -95,7 +95,7 @@ void tokens_world_write(struct tokens_world *world) {
     for (uint32_t i = 0; i < world->set_count; i++) {
         tokens_world_path(world, i, prefixes[i]);
         snprintf(names[i], sizeof names[i], "set%u", i);
-        entries[i] = (struct catalog_entry){names[i], prefixes[i], 1};
+        entries[i] = (struct catalog_entry){.name = names[i], .prefix = prefixes[i], .weight = 1};
         token_set_write(&world->sets[i], prefixes[i]);
     }
     if (catalog_open(entries, world->set_count, &world->catalog, &error) < 0) {
