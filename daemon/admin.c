@@ -145,7 +145,7 @@ static void admin_status_figures(struct daemon *daemon, Ballast__V1__StatusRespo
     out->generation_step = daemon->generation.step;
     out->generation_by = (char *)daemon->generation.by;
     out->io_backend = (char *)daemon->reader->backend;
-    out->profile = (char *)schedule_model(daemon->schedule)->name;
+    out->profile = (char *)schedule_prices(daemon->schedule, daemon->roster.committed_step);
     out->slab_bytes_used = slab_bytes_used(&daemon->slab);
     out->plan_ns_p50 = samples_percentile(&daemon->plan_ns, 50);
     out->plan_ns_p99 = samples_percentile(&daemon->plan_ns, 99);
@@ -158,7 +158,13 @@ static void admin_status_figures(struct daemon *daemon, Ballast__V1__StatusRespo
 static bool admin_warnings(const struct daemon *daemon, struct arena *arena,
                            Ballast__V1__StatusResponse *out) {
     char text[ERROR_TEXT_BYTES + 64];
-    out->warnings = arena_array(arena, 2, sizeof *out->warnings);
+    const struct config *config = config_at(daemon->config, daemon->roster.committed_step);
+    out->warnings = arena_array(arena, 3, sizeof *out->warnings);
+    if (out->warnings != NULL && config->profile_warning[0] != '\0') {
+        (void)snprintf(text, sizeof text, "latency profile %.200s: %s", config->profile_path,
+                       config->profile_warning);
+        out->warnings[out->n_warnings++] = arena_strdup(arena, text);
+    }
     if (out->warnings != NULL && daemon->stored.full) {
         (void)snprintf(text, sizeof text,
                        "the disk of %s is full: no step becomes durable; free some space",

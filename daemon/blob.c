@@ -416,7 +416,6 @@ static int check_datasets(const struct blob *blob, const struct blob *here, stru
 
 int blob_check_job(const struct blob *blob, const struct blob *here, bool *same_step,
                    struct error *error) {
-    struct blob_difference difference;
     struct history_difference history;
     bool differs = history_differs(blob->plan_text, here->plan_text, &history);
     if (blob->algorithm != here->algorithm) {
@@ -436,12 +435,11 @@ int blob_check_job(const struct blob *blob, const struct blob *here, bool *same_
                          ": it has '%s', and this config '%s'; set it back",
                          blob->step, history.a, history.b);
     }
-    if (differs && history.step == 0 &&
-        blob_text_difference(blob->plan_text, here->plan_text, &difference)) {
+    if (differs && history.step == 0) {
         return error_set(error, -EINVAL,
-                         "the checkpoint is of another job: it has %s = %s, and this config %s; "
-                         "set it back",
-                         difference.name, difference.a_value, difference.b_value);
+                         "the checkpoint is of another job: it has '%s', and this config '%s'; set "
+                         "it back",
+                         history.a, history.b);
     }
     if (memcmp(blob->job_digest, here->job_digest, sizeof blob->job_digest) != 0) {
         return error_set(error, -EINVAL,

@@ -717,6 +717,18 @@ static int resolve_plan(struct loader *loader, struct config *config) {
     return 0;
 }
 
+static int resolve_profile(struct loader *loader, struct config *config) {
+    char where[WHERE_BYTES];
+    struct error error = {0};
+    int code = config_profile_read(config, &error);
+    if (code < 0) {
+        where_print(loader, loader_key(loader, config_key_find("model", "profile")), "model",
+                    "profile", where);
+        return error_set(loader->error, code, "%s: model.profile: %s", where, error.text);
+    }
+    return 0;
+}
+
 static int resolve_slots(struct loader *loader, struct config *config) {
     size_t key = config_key_find("slab", "slots");
     uint64_t replicas = config->replicas_local_count;
@@ -761,6 +773,9 @@ static int parse_layer(struct loader *loader, struct config *config, uint64_t *w
     }
     if (code == 0) {
         code = parse_datasets(loader, config, weights);
+    }
+    if (code == 0) {
+        code = resolve_profile(loader, config);
     }
     if (code == 0) {
         code = resolve_plan(loader, config);

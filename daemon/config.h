@@ -27,6 +27,8 @@
 #define CONFIG_PATH_BYTES         512u
 #define CONFIG_VALUE_BYTES        4096u /* of one value in text, terminator included */
 #define CONFIG_DATASET_NAME_BYTES 41u
+#define CONFIG_CHECK_BYTES        128u
+#define CONFIG_WARNING_BYTES      300u
 #define CONFIG_UIDS_MAX           64u
 #define CONFIG_REPLICAS_MAX       4096u
 #define CONFIG_KEYS_MAX           128u
@@ -56,7 +58,12 @@ struct config {
     struct corpus_source_options source; /* part_limit filled from plan; [job] seed in order.seed;
                                             weights of all sections */
     /* [plan] [parallel] [bands] [queues] [sharding] [model] */
-    struct plan_options plan; /* resolved */
+    struct plan_options plan;             /* resolved; the profile is read */
+    char profile_path[CONFIG_PATH_BYTES]; /* "": none, the analytic model */
+    char profile_gpu[CONFIG_CHECK_BYTES]; /* what it must be of; "": any, as the next */
+    char profile_build[CONFIG_CHECK_BYTES];
+    bool deterministic;
+    char profile_warning[CONFIG_WARNING_BYTES]; /* what differs from its key, or it lacks; "" */
     /* [node] */
     uint8_t *replicas_local;       /* plan.dp flags: 1 for the replicas that this node serves */
     uint32_t replicas_local_count; /* > 0 */
@@ -131,10 +138,11 @@ size_t config_setting_count(const struct config *config);
 void config_setting(const struct config *config, size_t i, struct config_setting *out);
 
 /* The canonical text of the stream's identity and history, one "name = value" a line: the algorithm
- * version, all plan settings by table, the datasets' weights in order; then for every section that
- * changes the plan a line "[from STEP]" and the settings whose values are new, derived ones too,
- * with the fingerprints of the datasets that are appended (`catalog`, of this config; NULL: without
- * them). The store keeps it; see history.h. Caller frees. NULL with the reason in `error`. */
+ * version, all plan settings by table, the datasets' weights in order (a latency profile by its
+ * hash, and only where there is one); then for every section that changes the plan a line "[from
+ * STEP]" and the settings whose values are new, derived ones too, with the fingerprints of the
+ * datasets that are appended (`catalog`, of this config; NULL: without them). The store keeps it;
+ * see history.h. Caller frees. NULL with the reason in `error`. */
 char *config_plan_text(const struct config *config, const struct catalog *catalog,
                        struct error *error);
 

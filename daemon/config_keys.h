@@ -27,6 +27,9 @@ struct config_kind {
     void (*print)(const struct config_key *key, const struct config *config, char *out);
     /* "8 to 67108864 tokens", "one of exact, paper". */
     void (*allowed)(const struct config_key *key, char *out, size_t bytes);
+    /* What stands for the value in a plan text, when that is not what `print` writes; the default
+     * (CONFIG_NO_PROFILE) is not said at step 0. NULL: as `print`. */
+    void (*identity)(const struct config_key *key, const struct config *config, char *out);
 };
 
 struct config_key {
@@ -54,6 +57,19 @@ size_t config_key_find(const char *section, const char *name);
 /* Whether a line "section.key = value" of a plan text says what the key's default says. */
 bool config_line_is_default(const char *line);
 
+/* Reads the profile that a config names into its plan, and checks it against the shape and what it
+ * must be of, which are parsed already; {0} without one. -EINVAL naming file, the key's path and
+ * the remedy; -ENOENT, ...; -ENOMEM. */
+int config_profile_read(struct config *config, struct error *error);
+
+/* A profile in a plan text: without one this, else its hash as 32 hex digits. */
+#define CONFIG_NO_PROFILE "analytic"
+#define CONFIG_HASH_CHARS (2 * MODEL_PROFILE_HASH_BYTES + 1)
+void config_profile_print(const struct model_profile *profile, char out[CONFIG_HASH_CHARS]);
+
+/* Whether it is of a key that is not said where it has its default. */
+bool config_line_is_sparse(const char *line);
+
 /* Whether any key is in this section. */
 bool config_section_known(const char *section);
 
@@ -75,6 +91,8 @@ extern const struct config_kind kind_decimal;    /* u64, thousandths */
 extern const struct config_kind kind_choice;     /* bool, int or enum; words, from min up */
 extern const struct config_kind kind_duration;   /* u32 ms; written with ms, s, m, h */
 extern const struct config_kind kind_path;       /* char array; max characters */
+extern const struct config_kind kind_text;       /* char array, may be empty */
+extern const struct config_kind kind_profile;    /* likewise a path; known by what is in the file */
 extern const struct config_kind kind_listen;     /* char array; "off" or metrics_address.h */
 extern const struct config_kind kind_windows;    /* u64 tokens, or "1.25w": times plan.window */
 extern const struct config_kind kind_thresholds; /* plan.bands.length_min and bands */

@@ -78,6 +78,23 @@ static void section_setting(const struct config *config, uint32_t section, size_
     out->plan = key->plan;
 }
 
+/* What a key's line in the plan text says in this section. */
+static void section_identity(const struct config *config, uint32_t section, size_t i, char *out) {
+    const struct config *of = config_of_section(config, section);
+    const struct config_key *key = config_key_at(i);
+    if (key->kind->identity != NULL) {
+        key->kind->identity(key, of, out);
+    } else {
+        key->kind->print(key, of, out);
+    }
+}
+
+/* What is not said at step 0 is as it was before there was such a key. */
+static bool identity_is_said(size_t i, const char *value) {
+    return i >= config_key_count() || config_key_at(i)->kind->identity == NULL ||
+           strcmp(value, CONFIG_NO_PROFILE) != 0;
+}
+
 size_t config_setting_count(const struct config *config) {
     size_t count = 0;
     for (uint32_t section = 0; section < config->section_count; section++) {
@@ -106,7 +123,10 @@ static void text_base(FILE *stream, const struct config *config) {
         struct config_setting setting;
         if (section_sets(config, 0, i)) {
             section_setting(config, 0, i, &setting);
-            if (setting.plan) {
+            if (i < config_key_count()) {
+                section_identity(config, 0, i, setting.value);
+            }
+            if (setting.plan && identity_is_said(i, setting.value)) {
                 fprintf(stream, "%s = %s\n", setting.name, setting.value);
             }
         }
@@ -132,6 +152,15 @@ bool config_line_is_default(const char *line) {
     config_destroy(said);
     config_destroy(untold);
     return is_default;
+}
+
+bool config_line_is_sparse(const char *line) {
+    char section[CONFIG_DATASET_NAME_BYTES], name[CONFIG_DATASET_NAME_BYTES];
+    if (sscanf(line, "%40[^.\n].%40[^ \n] =", section, name) != 2) {
+        return false;
+    }
+    size_t key = config_key_find(section, name);
+    return key < config_key_count() && config_key_at(key)->kind->identity != NULL;
 }
 
 /* Opens the section's part of the text with its first line. */
@@ -173,8 +202,9 @@ static int text_section(FILE *stream, const struct config *config, uint32_t sect
     bool open = false;
     int code = 0;
     for (size_t i = 0; i < config_key_count(); i++) {
-        section_setting(config, section - 1, i, &before);
         section_setting(config, section, i, &after);
+        section_identity(config, section - 1, i, before.value);
+        section_identity(config, section, i, after.value);
         if (after.plan && strcmp(before.value, after.value) != 0) {
             text_line(stream, step, &open, after.name, after.value);
         }

@@ -119,7 +119,7 @@ static void count_allowed(const struct config_key *key, char *out, size_t bytes)
                    (unsigned long long)key->max, key->unit[0] == '\0' ? "" : " ", key->unit);
 }
 
-const struct config_kind kind_count = {count_parse, count_print, count_allowed};
+const struct config_kind kind_count = {count_parse, count_print, count_allowed, NULL};
 
 static uint64_t power_of_ten(unsigned exponent) {
     uint64_t power = 1;
@@ -187,7 +187,7 @@ static void decimal_allowed(const struct config_key *key, char *out, size_t byte
     (void)snprintf(out, bytes, "%s to %s %s", low, high, key->unit);
 }
 
-const struct config_kind kind_decimal = {decimal_parse, decimal_print, decimal_allowed};
+const struct config_kind kind_decimal = {decimal_parse, decimal_print, decimal_allowed, NULL};
 
 static bool is_auto(const struct config_key *key, const char *text) {
     return strcmp(text, key->words) == 0;
@@ -222,7 +222,7 @@ static void parameter_print(const struct config_key *key, const struct config *c
     }
 }
 
-const struct config_kind kind_parameter = {parameter_parse, parameter_print, count_allowed};
+const struct config_kind kind_parameter = {parameter_parse, parameter_print, count_allowed, NULL};
 
 /* Millionths, written with `digits` digits after the point and `suffix` behind them. */
 static int fraction_parse(const struct config_key *key, const char *text, unsigned digits,
@@ -270,7 +270,7 @@ static void percent_allowed(const struct config_key *key, char *out, size_t byte
     fraction_allowed(key, 4, "%", out, bytes);
 }
 
-const struct config_kind kind_percent = {percent_parse, percent_print, percent_allowed};
+const struct config_kind kind_percent = {percent_parse, percent_print, percent_allowed, NULL};
 
 static int steps_parse(const struct config_key *key, const char *text, struct config *config) {
     return fraction_parse(key, text, 6, "", config);
@@ -286,7 +286,7 @@ static void steps_allowed(const struct config_key *key, char *out, size_t bytes)
     fraction_allowed(key, 6, "", out, bytes);
 }
 
-const struct config_kind kind_steps = {steps_parse, steps_print, steps_allowed};
+const struct config_kind kind_steps = {steps_parse, steps_print, steps_allowed, NULL};
 
 /* Number of `text` in the list "a|b|c", -1 if it is not there. */
 static int word_index(const char *words, const char *text) {
@@ -343,7 +343,7 @@ static void choice_allowed(const struct config_key *key, char *out, size_t bytes
     words_print("one of ", key->words, out, bytes);
 }
 
-const struct config_kind kind_choice = {choice_parse, choice_print, choice_allowed};
+const struct config_kind kind_choice = {choice_parse, choice_print, choice_allowed, NULL};
 
 static int policy_key_parse(const struct config_key *key, const char *text, struct config *config) {
     enum policy policy = POLICY_PLAIN;
@@ -362,7 +362,7 @@ static void policy_key_print(const struct config_key *key, const struct config *
     (void)snprintf(out, CONFIG_VALUE_BYTES, "%s", name);
 }
 
-const struct config_kind kind_policy = {policy_key_parse, policy_key_print, choice_allowed};
+const struct config_kind kind_policy = {policy_key_parse, policy_key_print, choice_allowed, NULL};
 
 static const struct duration_unit {
     const char *name;
@@ -407,7 +407,7 @@ static void duration_allowed(const struct config_key *key, char *out, size_t byt
     (void)snprintf(out, bytes, "%s to %s, with ms, s, m or h", low, high);
 }
 
-const struct config_kind kind_duration = {duration_parse, duration_print, duration_allowed};
+const struct config_kind kind_duration = {duration_parse, duration_print, duration_allowed, NULL};
 
 static int path_parse(const struct config_key *key, const char *text, struct config *config) {
     size_t length = strlen(text);
@@ -428,7 +428,25 @@ static void path_allowed(const struct config_key *key, char *out, size_t bytes) 
                    (unsigned long long)key->max);
 }
 
-const struct config_kind kind_path = {path_parse, path_print, path_allowed};
+const struct config_kind kind_path = {path_parse, path_print, path_allowed, NULL};
+
+static void text_allowed(const struct config_key *key, char *out, size_t bytes) {
+    (void)snprintf(out, bytes, "up to %llu characters, or nothing", (unsigned long long)key->max);
+}
+
+const struct config_kind kind_text = {path_parse, path_print, text_allowed, NULL};
+
+static void profile_allowed(const struct config_key *key, char *out, size_t bytes) {
+    (void)snprintf(out, bytes, "the path of a profile, up to %llu characters, or nothing",
+                   (unsigned long long)key->max);
+}
+
+static void profile_identity(const struct config_key *key, const struct config *config, char *out) {
+    (void)key;
+    config_profile_print(&config->plan.model.profile, out);
+}
+
+const struct config_kind kind_profile = {path_parse, path_print, profile_allowed, profile_identity};
 
 static int listen_parse(const struct config_key *key, const char *text, struct config *config) {
     struct metrics_address address;
@@ -445,7 +463,7 @@ static void listen_allowed(const struct config_key *key, char *out, size_t bytes
     (void)snprintf(out, bytes, "%s, unix:/PATH, 127.0.0.1:PORT or [::1]:PORT", key->words);
 }
 
-const struct config_kind kind_listen = {listen_parse, path_print, listen_allowed};
+const struct config_kind kind_listen = {listen_parse, path_print, listen_allowed, NULL};
 
 static int windows_parse(const struct config_key *key, const char *text, struct config *config) {
     size_t length = strlen(text);
@@ -476,7 +494,7 @@ static void windows_allowed(const struct config_key *key, char *out, size_t byte
                    (unsigned long long)key->min, (unsigned long long)key->max);
 }
 
-const struct config_kind kind_windows = {windows_parse, count_print, windows_allowed};
+const struct config_kind kind_windows = {windows_parse, count_print, windows_allowed, NULL};
 
 /* The next item of a list "a, b,c", moving the cursor behind it; 1, 0 at the end, -EINVAL for an
  * empty or overlong item. */
@@ -542,7 +560,8 @@ static void thresholds_allowed(const struct config_key *key, char *out, size_t b
                    BANDS_MAX, (unsigned long long)key->min, (unsigned long long)key->max);
 }
 
-const struct config_kind kind_thresholds = {thresholds_parse, thresholds_print, thresholds_allowed};
+const struct config_kind kind_thresholds = {thresholds_parse, thresholds_print, thresholds_allowed,
+                                            NULL};
 
 static int layouts_parse(const struct config_key *key, const char *text, struct config *config) {
     char item[32];
@@ -580,7 +599,7 @@ static void layouts_allowed(const struct config_key *key, char *out, size_t byte
     words_print("a list of ", key->words, out, bytes);
 }
 
-const struct config_kind kind_layouts = {layouts_parse, layouts_print, layouts_allowed};
+const struct config_kind kind_layouts = {layouts_parse, layouts_print, layouts_allowed, NULL};
 
 static int cost_parse(const struct config_key *key, const char *text, struct config *config) {
     uint64_t linear = 0;
@@ -611,7 +630,7 @@ static void cost_allowed(const struct config_key *key, char *out, size_t bytes) 
                    (unsigned long long)key->min, (unsigned long long)key->max);
 }
 
-const struct config_kind kind_cost = {cost_parse, cost_print, cost_allowed};
+const struct config_kind kind_cost = {cost_parse, cost_print, cost_allowed, NULL};
 
 /* "3" or "4-7", below `limit`. */
 static int span_parse(const char *text, uint64_t limit, uint64_t *first, uint64_t *last) {
@@ -686,7 +705,7 @@ static void replicas_allowed(const struct config_key *key, char *out, size_t byt
     (void)snprintf(out, bytes, "all, or a list such as 0,1,4-7 of numbers below parallel.dp");
 }
 
-const struct config_kind kind_replicas = {replicas_parse, replicas_print, replicas_allowed};
+const struct config_kind kind_replicas = {replicas_parse, replicas_print, replicas_allowed, NULL};
 
 /* The two lists of users are laid out alike: the ids, then their count. */
 struct uid_list {
@@ -732,7 +751,7 @@ static void uids_allowed(const struct config_key *key, char *out, size_t bytes) 
     (void)snprintf(out, bytes, "up to %u user ids, such as 1000,1001", CONFIG_UIDS_MAX);
 }
 
-const struct config_kind kind_uids = {uids_parse, uids_print, uids_allowed};
+const struct config_kind kind_uids = {uids_parse, uids_print, uids_allowed, NULL};
 
 /* What it may be together with the other keys, listen_check says. */
 static int endpoint_parse(const struct config_key *key, const char *text, struct config *config) {
@@ -759,7 +778,7 @@ static void endpoint_allowed(const struct config_key *key, char *out, size_t byt
     (void)snprintf(out, bytes, "off, or ADDRESS:PORT such as 127.0.0.1:7411 or [::1]:7411");
 }
 
-const struct config_kind kind_endpoint = {endpoint_parse, endpoint_print, endpoint_allowed};
+const struct config_kind kind_endpoint = {endpoint_parse, endpoint_print, endpoint_allowed, NULL};
 
 static int file_parse(const struct config_key *key, const char *text, struct config *config) {
     size_t length = strlen(text);
@@ -771,7 +790,7 @@ static void file_allowed(const struct config_key *key, char *out, size_t bytes) 
                    (unsigned long long)key->max);
 }
 
-const struct config_kind kind_file = {file_parse, path_print, file_allowed};
+const struct config_kind kind_file = {file_parse, path_print, file_allowed, NULL};
 
 static int names_parse(const struct config_key *key, const char *text, struct config *config) {
     static const char letters[] =
@@ -784,4 +803,4 @@ static void names_allowed(const struct config_key *key, char *out, size_t bytes)
                    (unsigned long long)key->max);
 }
 
-const struct config_kind kind_names = {names_parse, path_print, names_allowed};
+const struct config_kind kind_names = {names_parse, path_print, names_allowed, NULL};

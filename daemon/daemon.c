@@ -267,6 +267,14 @@ static int daemon_identify(struct daemon *daemon, struct error *error) {
     return code;
 }
 
+/* What the profile does not say of this mesh is no reason not to serve. */
+static void daemon_log_profile(const struct config *config) {
+    if (config->profile_warning[0] != '\0') {
+        log_line(LOG_WARNING, "config", "latency profile %s: %s", config->profile_path,
+                 config->profile_warning);
+    }
+}
+
 static int daemon_fork(struct daemon *daemon, const struct store_job *job, struct error *error) {
     uint64_t replanned;
     int code = recover_fork(daemon->store, job, daemon->schedule, &daemon->source,
@@ -627,6 +635,7 @@ static int daemon_serve(struct daemon *daemon) {
         daemon->exit_code = daemon_exit_code(code);
         log_line(LOG_ERR, "daemon", "cannot start: %s exit=%d", error.text, daemon->exit_code);
     } else {
+        daemon_log_profile(config_at(daemon->config, daemon->roster.committed_step));
         log_line(LOG_NOTICE, "daemon",
                  "serving socket=%s step=%" PRIu64 " slots=%u slab_bytes=%" PRIu64,
                  daemon->config->socket_path, daemon->roster.committed_step,

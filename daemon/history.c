@@ -34,6 +34,14 @@ static bool history_implied(const char *a, const char *b) {
     return strncmp(a, b, name + 1) != 0 && config_line_is_default(b);
 }
 
+/* A key that is said only where it is not its default, as what it means where it is not said. */
+static void history_unsaid(const char *line, const char *other, char out[HISTORY_LINE_BYTES]) {
+    size_t name = strcspn(line, " \n");
+    if (strncmp(line, other, name + 1) != 0 && config_line_is_sparse(line)) {
+        (void)snprintf(out, HISTORY_LINE_BYTES, "%.*s = %s", (int)name, line, CONFIG_NO_PROFILE);
+    }
+}
+
 bool history_differs(const char *a, const char *b, struct history_difference *out) {
     uint64_t section = 0;
     for (;;) {
@@ -57,6 +65,10 @@ bool history_differs(const char *a, const char *b, struct history_difference *ou
     uint64_t next_b = history_step(b);
     history_line(a, section, out->a);
     history_line(b, section, out->b);
+    if (section == 0) {
+        history_unsaid(b, a, out->a);
+        history_unsaid(a, b, out->b);
+    }
     if (history_goes_on(a) || history_goes_on(b)) {
         out->step = section;
     } else {

@@ -110,6 +110,17 @@ static int main_check_corpus(const struct config *config, struct error *error) {
     return code;
 }
 
+static void main_warn(const struct config *config) {
+    for (uint32_t i = 0; i < config->section_count; i++) {
+        const struct config *of = config_of_section(config, i);
+        if (of->profile_warning[0] != '\0') {
+            (void)fprintf(stderr, "ballastd: step %llu on: latency profile %s: %s\n",
+                          (unsigned long long)config->sections[i].step, of->profile_path,
+                          of->profile_warning);
+        }
+    }
+}
+
 static int main_check_config(const struct main_arguments *arguments) {
     struct error error;
     struct config *config = NULL;
@@ -123,6 +134,7 @@ static int main_check_config(const struct main_arguments *arguments) {
     if (exit_code == 0) {
         (void)printf("%s: ok\n",
                      arguments->config_path == NULL ? "defaults" : arguments->config_path);
+        main_warn(config);
     } else {
         (void)fprintf(stderr, "ballastd: %s\n", error.text);
     }

@@ -104,6 +104,8 @@ static struct step_plan *compose_create(struct planner *p, uint64_t fragments) {
         plan->dp = options->dp;
         plan->pp = options->pp;
         plan->tp = options->tp;
+        plan->profiled = options->model.profile.used;
+        memcpy(plan->profile_hash, options->model.profile.hash, sizeof plan->profile_hash);
         policy_pool_name(options->policy, options->pools.size, plan->policy);
     }
     return plan;

@@ -46,6 +46,77 @@ static int model_check_shape(const struct model_options *options, uint32_t cp, u
     return 0;
 }
 
+uint32_t model_group(const struct model_options *options, uint32_t tp) {
+    uint32_t kv_heads = options->kv_heads < tp ? 1 : options->kv_heads / tp;
+    return kv_heads > 0 && (options->q_heads / tp) % kv_heads == 0
+               ? options->q_heads / tp / kv_heads
+               : 0;
+}
+
+/* The profile's own key was checked where it was read. */
+static int model_profile_tiles(const struct model_options *options, uint32_t tp, uint32_t kv_heads,
+                               struct tile_model *out, struct error *error) {
+    const struct model_profile *profile = &options->profile;
+    uint32_t group = model_group(options, tp);
+    if (options->head_dim != profile->head_dim || group != profile->group ||
+        options->sm_margin >= profile->sms) {
+        return error_set(error, -EINVAL,
+                         "model.profile: %s is of head_dim %" PRIu32 ", %" PRIu32
+                         " query heads a K/V head and %" PRIu32 " SMs; a rank of parallel.tp = "
+                         "%" PRIu32 " has %" PRIu32 ", %" PRIu32 " and model.sm_margin = %" PRIu32
+                         "; measure a profile for it, or take model.profile out",
+                         profile->name, profile->head_dim, profile->group, profile->sms, tp,
+                         options->head_dim, group, options->sm_margin);
+    }
+    *out = (struct tile_model){
+        .forward = profile->forward,
+        .backward = profile->backward,
+        .sms = profile->sms,
+        .sm_margin = options->sm_margin,
+        .q_heads = options->q_heads / tp,
+        .kv_heads = kv_heads,
+    };
+    return 0;
+}
+
+uint64_t model_profile_row_ps(const struct model_options *options, uint32_t tp) {
+    const struct model_profile *profile = &options->profile;
+    bool same = profile->hidden == options->hidden && profile->ffn == options->ffn &&
+                profile->q_heads == options->q_heads && profile->kv_heads == options->kv_heads;
+    for (uint32_t i = 0; same && i < profile->degree_count; i++) {
+        if (profile->degrees[i].tp == tp) {
+            return profile->degrees[i].row_ps;
+        }
+    }
+    return 0;
+}
+
+static const struct model_link *model_profile_link(const struct model_options *options,
+                                                   uint32_t cp) {
+    const struct model_profile *profile = &options->profile;
+    for (uint32_t i = 0; i < profile->link_count; i++) {
+        if (profile->links[i].ranks == cp) {
+            return &profile->links[i];
+        }
+    }
+    return NULL;
+}
+
+bool model_profile_has_link(const struct model_options *options, uint32_t cp) {
+    return model_profile_link(options, cp) != NULL;
+}
+
+struct model_link model_link_of(const struct model_options *options, uint32_t cp) {
+    const struct model_link *link = model_profile_link(options, cp);
+    return link != NULL && options->link_bytes_per_us > 0
+               ? *link
+               : (struct model_link){
+                     .ranks = cp,
+                     .alpha_ps = options->link_latency_ns * PS_PER_NS,
+                     .bytes_per_us = options->link_bytes_per_us,
+                 };
+}
+
 static int model_tiles(const struct model_options *options, uint32_t tp, struct tile_model *out,
                        struct error *error) {
     if (options->q_heads % tp != 0) {
@@ -61,6 +132,9 @@ static int model_tiles(const struct model_options *options, uint32_t tp, struct 
                          options->kv_heads, tp);
     }
     uint32_t kv_heads = options->kv_heads < tp ? 1 : options->kv_heads / tp;
+    if (options->profile.used) {
+        return model_profile_tiles(options, tp, kv_heads, out, error);
+    }
     int code = tile_model_analytic(options->head_dim, options->q_heads / tp, kv_heads,
                                    options->sm_margin, out);
     if (code < 0) {
@@ -83,10 +157,11 @@ static unsigned __int128 model_row_ps(const struct model_options *options, uint3
     unsigned __int128 flops = 2 * hidden * (attention + 3 * (unsigned __int128)options->ffn) *
                               PASSES;
     unsigned __int128 bytes = hidden * ELEMENT_BYTES * ELEMENTWISE_READS * PASSES;
+    uint64_t measured_ps = model_profile_row_ps(options, tp);
     unsigned __int128 layer_ps =
         flops * PS_PER_NS / (options->gemm_flops_per_ns * (unsigned __int128)tp) +
         bytes * PS_PER_US / (options->memory_bytes_per_us * (unsigned __int128)tp);
-    return layer_ps * stage_layers;
+    return (measured_ps > 0 ? measured_ps : layer_ps) * stage_layers;
 }
 
 static uint32_t model_next_knot(uint32_t length, uint32_t length_max) {
@@ -143,7 +218,8 @@ int work_model_init(struct work_model *model, const struct model_options *option
         (void)snprintf(made.name, sizeof made.name, "cost:L2/%" PRIu64, made.cost_linear);
     } else {
         model_knots(&made, length_max);
-        (void)snprintf(made.name, sizeof made.name, "analytic");
+        (void)snprintf(made.name, sizeof made.name, "%s",
+                       options->profile.used ? options->profile.name : "analytic");
     }
     *model = made;
     return 0;

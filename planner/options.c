@@ -336,10 +336,10 @@ static uint32_t options_heads(const struct plan_options *options, uint32_t heads
 
 /* Rows of a pool are exchanged otherwise. */
 static void options_resolve_layouts(struct plan_options *options) {
-    const uint64_t ps_per_ns = 1000;
+    struct model_link link = model_link_of(&options->model, options->cp);
     options->layouts.link = (struct wait_link){
-        .bytes_per_us = options->pools.size > 0 ? 0 : options->model.link_bytes_per_us,
-        .alpha_ps = options->model.link_latency_ns * ps_per_ns,
+        .bytes_per_us = options->pools.size > 0 ? 0 : link.bytes_per_us,
+        .alpha_ps = link.alpha_ps,
         .head_dim = options->model.head_dim,
         .needed_only = options->keys_needed_only,
     };

@@ -7,6 +7,7 @@
 #define BALLAST_PLANNER_PLAN_H
 
 #include "planner/document.h"
+#include "planner/model.h"
 #include "sharding/layout.h"
 #include "sharding/pool_exchange.h"
 #include "sharding/select.h"
@@ -126,6 +127,8 @@ struct step_plan {
     uint64_t loss_denominator;
     uint64_t label_tokens; /* labels other than -100 in the whole step */
     uint64_t plan_ns;      /* measured by the caller, 0 from plan_step; not in the digest */
+    bool profiled;         /* priced by a latency profile; not in the digest, as its hash */
+    uint8_t profile_hash[MODEL_PROFILE_HASH_BYTES];
 };
 
 /* A plan with room for the given counts, zeroed; NULL when out of memory. */

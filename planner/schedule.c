@@ -68,6 +68,12 @@ const struct work_model *schedule_model(const struct schedule *schedule) {
     return planner_model(schedule->planners[0]);
 }
 
+const char *schedule_prices(const struct schedule *schedule, uint64_t step) {
+    uint32_t section = plan_section_at(schedule->sections, schedule->count, step);
+    const struct planner *planner = schedule->planners[section];
+    return planner_model(planner != NULL ? planner : schedule->planners[0])->name;
+}
+
 struct plan_state *schedule_state_create(const struct schedule *schedule) {
     return planner_state_create(schedule->planners[0]);
 }

@@ -28,6 +28,10 @@ const struct plan_options *schedule_options(const struct schedule *schedule, uin
 /* Of the first section. */
 const struct work_model *schedule_model(const struct schedule *schedule);
 
+/* What prices a step, by name: "analytic", a latency profile's; as far as its section was planned,
+ * else the first section's. */
+const char *schedule_prices(const struct schedule *schedule, uint64_t step);
+
 /* planner.h's functions, for the section that the state is in. */
 struct plan_state *schedule_state_create(const struct schedule *schedule);
 int schedule_step(struct schedule *schedule, const struct plan_state *state,

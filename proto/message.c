@@ -228,6 +228,9 @@ Ballast__V1__StepPlan *message_step_plan(struct arena *arena, const struct step_
     out->loss_denominator = plan->loss_denominator;
     out->label_tokens = plan->label_tokens;
     out->plan_ns = plan->plan_ns;
+    if (plan->profiled) {
+        out->profile_hash = message_bytes(plan->profile_hash, sizeof plan->profile_hash);
+    }
     out->balance = message_balance(arena, &plan->balance);
     out->release = message_release(arena, &plan->release);
     if (out->balance == NULL || out->release == NULL ||

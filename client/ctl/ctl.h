@@ -67,6 +67,7 @@ int ctl_simulate(struct ctl *ctl, int argc, char **argv);
 int ctl_tune(struct ctl *ctl, int argc, char **argv);
 int ctl_state(struct ctl *ctl, int argc, char **argv);
 int ctl_seek(struct ctl *ctl, int argc, char **argv);
+int ctl_profile(struct ctl *ctl, int argc, char **argv);
 int ctl_version(struct ctl *ctl, int argc, char **argv);
 
 /* Takes what the environment says; -EINVAL for a bad value. */

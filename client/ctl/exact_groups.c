@@ -232,7 +232,7 @@ static void group_json(const struct exact_group *group, struct json *json) {
 
 void exact_print_json(const struct exact_report *report, struct json *json) {
     if (report->options.batches == 0) {
-        json_null(json);
+        json_absent(json);
         return;
     }
     json_object_begin(json);

@@ -2,6 +2,7 @@
 #include "client/ctl/json.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 void json_init(struct json *json, FILE *out) {
     json->out = out;
@@ -43,14 +44,24 @@ void json_array_end(struct json *json) {
 }
 
 void json_key(struct json *json, const char *name) {
-    json_string(json, name);
+    json_text(json, name);
     fputc(':', json->out);
     json->comma = false;
 }
 
-void json_null(struct json *json) {
+void json_absent(struct json *json) {
     json_separate(json);
     fputs("null", json->out);
+}
+
+void json_raw(struct json *json, const char *text) {
+    json_separate(json);
+    while (*text != '\0') {
+        size_t line = strcspn(text, "\n");
+        (void)fwrite(text, 1, line, json->out);
+        text += line;
+        text += strspn(text, "\n ");
+    }
 }
 
 void json_bool(struct json *json, bool value) {
@@ -128,7 +139,7 @@ static size_t json_character(FILE *out, const uint8_t *text) {
     return bytes;
 }
 
-void json_string(struct json *json, const char *text) {
+void json_text(struct json *json, const char *text) {
     const uint8_t *at = (const uint8_t *)(text != NULL ? text : "");
     json_separate(json);
     fputc('"', json->out);
@@ -145,13 +156,13 @@ void json_member_u64(struct json *json, const char *name, uint64_t value) {
 
 void json_member_string(struct json *json, const char *name, const char *text) {
     json_key(json, name);
-    json_string(json, text);
+    json_text(json, text);
 }
 
 static void json_enum(struct json *json, const ProtobufCEnumDescriptor *type, int value) {
     const ProtobufCEnumValue *named = protobuf_c_enum_descriptor_get_value(type, value);
     if (named != NULL) {
-        json_string(json, named->name);
+        json_text(json, named->name);
     } else {
         json_i64(json, value);
     }
@@ -220,7 +231,7 @@ static void json_value(struct json *json, const ProtobufCFieldDescriptor *field,
         json_enum(json, field->descriptor, *(const int *)value);
         break;
     case PROTOBUF_C_TYPE_STRING:
-        json_string(json, *(const char *const *)value);
+        json_text(json, *(const char *const *)value);
         break;
     case PROTOBUF_C_TYPE_BYTES:
         bytes = value;
@@ -266,13 +277,13 @@ static void json_field(struct json *json, const ProtobufCFieldDescriptor *field,
     } else if (field_is_set(field, member, quantifier)) {
         json_value(json, field, member);
     } else {
-        json_null(json);
+        json_absent(json);
     }
 }
 
 void json_message(struct json *json, const ProtobufCMessage *message) {
     if (message == NULL) {
-        json_null(json);
+        json_absent(json);
         return;
     }
     json_object_begin(json);

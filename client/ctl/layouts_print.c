@@ -60,7 +60,7 @@ static void row_json(struct json *json, const struct layouts_row *row) {
     };
     json_object_begin(json);
     json_key(json, "layout");
-    json_string(json, row_name(row));
+    json_text(json, row_name(row));
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
         json_member_u64(json, members[i].name, members[i].value);
     }

@@ -320,7 +320,8 @@ static void status_fill(struct ctl *ctl, Ballast__V1__StatusResponse *status) {
     status->generation = local->summary.generation;
     status->generation_step = local->summary.generation_step;
     status->generation_by = local->summary.generation_by;
-    status->profile = (char *)stream_model(&local->stream)->name;
+    status->profile = (char *)schedule_prices(local->stream.schedule,
+                                              local->summary.committed_step);
     status->state = "stopped";
     status->ranks_expected = config->replicas_local_count * plan->pp * plan->cp * plan->tp;
     status->n_datasets = catalog_count(local->catalog);

@@ -73,6 +73,11 @@ static const struct command commands[] = {
      "  ballastctl tune --config job.conf --delay-max 0.3 --tokens-tolerance 1%\n"
      "  ballastctl tune --distribution wlb128k --micro-batches 16 --objective time\n",
      ctl_tune},
+    {"profile", "latency profiles: show, compare, fit",
+     "  ballastctl profile show FILE.json\n"
+     "  ballastctl profile compare OLD.json NEW.json\n"
+     "  ballastctl profile fit FILE.json           launch, t0 and tb of each direction\n",
+     ctl_profile},
     {"version", "versions of the program, the protocol and its libraries", "  ballastctl version\n",
      ctl_version},
 };

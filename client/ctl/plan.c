@@ -150,6 +150,12 @@ static void print_head(const Ballast__V1__StepPlan *plan) {
            units_digest(plan->digest.data, plan->digest.len).text, units_time(plan->plan_ns).text);
     printf("tokens   %" PRIu64 " and %" PRIu64 " of padding in %zu documents, %" PRIu64 " labels\n",
            plan_tokens(plan), plan_pad_tokens(plan), plan_documents(plan), plan->label_tokens);
+    if (plan->profile_hash.len > 0) {
+        printf("prices   latency profile %s\n",
+               units_digest(plan->profile_hash.data, plan->profile_hash.len).text);
+    } else {
+        printf("prices   analytic model, no latency profile\n");
+    }
     print_balance(&balance);
     if (plan->measured != NULL) {
         print_measured(plan->measured);

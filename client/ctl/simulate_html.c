@@ -29,10 +29,11 @@ static void page_heading(const struct page *page) {
     (void)fputs("<p>", page->out);
     plot_text(page->out, scenario_source(scenario));
     (void)fprintf(page->out,
-                  ", documents %s, %" PRIu64 " steps counted; analytic model, %s: attention x %s, "
+                  ", documents %s, %" PRIu64 " steps counted; priced by %s, %s: attention x %s, "
                   "linear x %s; pipeline %s, chunks a stage: %" PRIu32 ".</p>\n",
                   scenario->cut ? "cut where plain packing cuts" : "whole",
                   page->rows[0].measured.outcome.steps,
+                  model_prices(&page->rows[0].measured.model.options.shape),
                   page->simulation->calibrated ? "calibrated" : "not calibrated",
                   units_milli(page->simulation->options.times.attention_permille).text,
                   units_milli(page->simulation->options.times.linear_permille).text,

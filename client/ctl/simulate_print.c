@@ -140,11 +140,12 @@ static void print_provenance(const struct simulation *simulation, const struct r
         bound = bound || rows[i].measured.outcome.stage_ppm > STAGE_BOUND_PPM;
     }
     printf("\n%s, documents %s, %" PRIu64 " steps\n"
-           "analytic model, %s: attention x %s, linear x %s\n"
+           "priced by %s, %s: attention x %s, linear x %s\n"
            "pipeline %s, chunks a stage: %" PRIu32 "\n",
            scenario_source(&simulation->scenario),
            simulation->scenario.cut ? "cut where plain packing cuts" : "whole",
-           rows[0].measured.outcome.steps, simulation->calibrated ? "calibrated" : "not calibrated",
+           rows[0].measured.outcome.steps, model_prices(&rows[0].measured.model.options.shape),
+           simulation->calibrated ? "calibrated" : "not calibrated",
            units_milli(times->attention_permille).text, units_milli(times->linear_permille).text,
            pipeline_schedule_name(times->schedule), times->chunks);
     if (simulation->log != NULL) {
@@ -225,11 +226,11 @@ static void row_json(struct json *json, const struct row *row) {
     for (size_t i = 0; i < count; i++) {
         json_key(json, members[i].name);
         if (members[i].text != NULL) {
-            json_string(json, members[i].text);
+            json_text(json, members[i].text);
         } else if (members[i].known) {
             json_u64(json, members[i].value);
         } else {
-            json_null(json);
+            json_absent(json);
         }
     }
     json_object_end(json);
@@ -280,7 +281,7 @@ static void times_json(struct json *json, const struct step_time_options *times)
         }
         json_array_end(json);
     } else {
-        json_null(json);
+        json_absent(json);
     }
     json_member_u64(json, "linear_permille", times->linear_permille);
     json_member_u64(json, "node_gpus", times->node_gpus);
@@ -300,9 +301,9 @@ static void prediction_json(struct json *json, const struct simulation *simulati
         json_u64(json, simulation->measured_step_ns);
         json_member_u64(json, "predicted_to_measured_ppm", prediction_ppm(simulation, first));
     } else {
-        json_null(json);
+        json_absent(json);
         json_key(json, "predicted_to_measured_ppm");
-        json_null(json);
+        json_absent(json);
     }
 }
 
@@ -315,7 +316,7 @@ static void config_json(struct json *json, const struct simulation *simulation,
     if (simulation->log != NULL) {
         json_u64(json, simulation->fit_ppm);
     } else {
-        json_null(json);
+        json_absent(json);
     }
     json_member_string(json, "cut", simulation->scenario.cut ? "sequence" : "whole");
     prediction_json(json, simulation, first);

@@ -208,7 +208,7 @@ static void config_json(struct json *json, const struct tuning *tuning) {
     json_member_u64(json, "steps", tuning->options.steps);
     json_key(json, "tokens_tolerance_ppm");
     if (tuning->tolerance_ppm == TUNE_TOLERANCE_ANY) {
-        json_null(json);
+        json_absent(json);
     } else {
         json_u64(json, tuning->tolerance_ppm);
     }
@@ -225,7 +225,7 @@ void tune_print_json(const struct tuning *tuning) {
     if (tuning->best < tuning->count) {
         contender_json(&json, &tuning->contenders[tuning->best]);
     } else {
-        json_null(&json);
+        json_absent(&json);
     }
     json_key(&json, "config");
     config_json(&json, tuning);

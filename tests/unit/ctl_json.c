@@ -38,7 +38,7 @@ static void expect_message(const void *message, const char *expected) {
 static void expect_text(const char *text, const char *expected) {
     struct paper paper;
     paper_open(&paper);
-    json_string(&paper.json, text);
+    json_text(&paper.json, text);
     paper_expect(&paper, expected);
 }
 
@@ -168,7 +168,7 @@ static void json_separates_values_with_commas(void **state) {
     json_key(&paper.json, "b");
     json_array_begin(&paper.json);
     json_i64(&paper.json, -1);
-    json_null(&paper.json);
+    json_absent(&paper.json);
     json_object_begin(&paper.json);
     json_object_end(&paper.json);
     json_bool(&paper.json, true);

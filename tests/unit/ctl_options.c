@@ -41,6 +41,8 @@ static const struct refusal shared[] = {
     {"--warm-up", "x", USAGE, "--warm-up 'x'"},
     {"--window", "0", REFUSED, "plan.window = 0"},
     {"--window", "65m", REFUSED, "plan.window = 65m"},
+    {"--profile", "/nowhere/profile.json", MISSING, "profile /nowhere/profile.json"},
+    {"--profile", "/etc/passwd", REFUSED, "/etc/passwd: line 1"},
     {"--micro-batches", "0", REFUSED, "plan.micro_batches = 0"},
     {"--micro-batches", "7.5", REFUSED, "plan.micro_batches = 7.5"},
     {"--tokens-max", "-1w", REFUSED, "plan.tokens_max = -1w"},

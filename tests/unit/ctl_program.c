@@ -13,7 +13,7 @@
 
 static const char *const commands[] = {
     "status", "queues", "plan",   "delays",   "corpus", "config",  "health",
-    "drain",  "import", "verify", "simulate", "tune",   "version",
+    "drain",  "import", "verify", "simulate", "tune",   "profile", "version",
 };
 
 static void expect_usage_error(struct ran *ran, const char *says) {

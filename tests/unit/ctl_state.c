@@ -195,6 +195,12 @@ static void a_store_of_other_settings_or_data_is_refused_by_name(void **state) {
     (void)snprintf(other, sizeof other, "%s[job]\nseed = 5\n", config_text);
     world_write(&world, "job.conf", other, 0);
     expect_refusal(&ran, &world, "seed = 5");
+    (void)snprintf(other, sizeof other, "%s[model]\nprofile = %s\n", config_text,
+                   BALLAST_SOURCE "/deploy/profiles/e9e8c858cb3b322d.json");
+    world_write(&world, "job.conf", other, 0);
+    expect_refusal(&ran, &world,
+                   "made with 'model.profile = analytic' and the config says "
+                   "'model.profile = 8217c6ad8786fad9b9c53723b212b81c'");
     world_write(&world, "job.conf", config_text, 0);
     world_write(&world, "text/zz.txt", NULL, 100);
     ran_ctl(&ran, "import", world_path(&world, "text"), world_path(&world, "books"), "--force",

@@ -241,11 +241,11 @@ static void another_job_is_refused_by_what_differs(void **state) {
     expect_other_job(&here, "2 datasets and this config has 3");
     here = sample();
     here.plan_text = "algorithm = 3\njob.seed = 7\nplan.window = 8192\n";
-    expect_other_job(&here, "plan.window = 4096, and this config 8192");
+    expect_other_job(&here, "'plan.window = 4096', and this config 'plan.window = 8192'");
     here.plan_text = "algorithm = 3\njob.seed = 7\n";
-    expect_other_job(&here, "plan.window = 4096, and this config nothing");
+    expect_other_job(&here, "'plan.window = 4096', and this config 'nothing'");
     here.plan_text = "algorithm = 3\njob.seed = 7\nplan.window = 4096\nplan.policy = plain\n";
-    expect_other_job(&here, "plan.policy = nothing, and this config plain");
+    expect_other_job(&here, "'nothing', and this config 'plan.policy = plain'");
     here = sample();
     here.job_digest[3] = 1;
     expect_other_job(&here, "job digest");

@@ -135,6 +135,8 @@ static const struct {
     {&kind_names, {"a b", "a;b", "*.x"}},
     {&kind_endpoint, {"", "on", "localhost:1", "127.0.0.1", "127.0.0.1:0", "::1:7", "[::1]"}},
     {&kind_listen, {"", "on", "0.0.0.0:9464", "localhost:9464", "unix:m.sock", "127.0.0.1"}},
+    {&kind_text, {NULL}}, /* by their length alone, as the next */
+    {&kind_profile, {NULL}},
 };
 
 static void expect_key_refuses(const struct config_key *key, const char *value) {
@@ -170,6 +172,23 @@ static void every_key_refuses_what_it_does_not_take_by_name(void **state) {
         if (key->kind == &kind_decimal && key->min > 0) {
             expect_key_refuses(key, "0");
         }
+    }
+}
+
+static void texts_are_refused_beyond_their_length(void **state) {
+    (void)state;
+    char text[CONFIG_PATH_BYTES + 1];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *key = config_key_at(i);
+        struct config *config = calloc(1, sizeof *config);
+        if (key->kind == &kind_text || key->kind == &kind_profile) {
+            const char *longest = text + sizeof text - 1 - key->max;
+            assert_int_equal(key->kind->parse(key, longest, config), 0);
+            assert_int_equal(key->kind->parse(key, longest - 1, config), -EINVAL);
+        }
+        config_destroy(config);
     }
 }
 
@@ -228,6 +247,8 @@ static const struct {
     {"model.memory_gbps", {"3350.125", "1"}},
     {"model.link_gbps", {"0", "50", "450.125"}},
     {"model.link_latency_us", {"0", "30.5"}},
+    {"model.gpu", {"", "NVIDIA H100 80GB HBM3"}},
+    {"model.deterministic", {"false", "true"}},
     {"model.cost", {"analytic", "L2/1", "L2/24576"}},
     {"node.replicas", {"all", "0", "0,1", "1", "0-3,6-7"}},
     {"metrics.listen", {"off", "unix:/run/m.sock", "127.0.0.1:9464", "[::1]:1"}},
@@ -305,6 +326,7 @@ int main(void) {
         cmocka_unit_test(every_key_says_what_it_is),
         cmocka_unit_test(ranges_include_their_ends_and_nothing_beyond),
         cmocka_unit_test(every_key_refuses_what_it_does_not_take_by_name),
+        cmocka_unit_test(texts_are_refused_beyond_their_length),
         cmocka_unit_test(bounds_of_keys_are_refused_beyond_when_loaded),
         cmocka_unit_test(what_is_printed_loads_as_the_same_config),
     };
