@@ -124,7 +124,7 @@ static int read_field(struct cursor *cursor, const json_t *value, const struct p
     return -EINVAL;
 }
 
-/* The member of an object that must have it; it is taken out of the count of what is to come. */
+/* The member of an object, which must have it. */
 static int member(struct cursor *cursor, const json_t *object, const char *name,
                   const json_t **out) {
     if (!json_is_object(object)) {

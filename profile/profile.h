@@ -145,7 +145,7 @@ int profile_name(const struct profile *profile, char out[PROFILE_NAME_BYTES]);
 /* SHA-256 over the canonical text without provenance, its first 16 bytes. -ENOMEM. */
 int profile_hash(const struct profile *profile, uint8_t out[MODEL_PROFILE_HASH_BYTES]);
 
-/* The names of an object's fields, in order, and the collectives'. Static memory. */
+/* "all_gather". Static memory. */
 const char *profile_collective_name(enum profile_collective collective);
 
 /* What a profile is asked to be of. "" is not asked for. */

@@ -88,32 +88,39 @@ static inline void tile_slice_add(struct tile_slice *slice, const struct tile_si
 }
 
 /* How the slope changes at a bend. */
-static __int128 tile_bend_ps(const struct tile_direction *direction, uint32_t bend) {
+static inline int64_t tile_bend_ps(const struct tile_direction *direction, uint32_t bend) {
     uint64_t before_ps = bend == 0 ? direction->block_ps : direction->bends[bend - 1].block_ps;
-    return (__int128)direction->bends[bend].block_ps - before_ps;
+    return (int64_t)(direction->bends[bend].block_ps - before_ps);
 }
 
-/* Sum over a fragment's query tiles of the key blocks that each sees beyond `least`. */
-static uint64_t tile_blocks_beyond(const struct tile_size *size, struct fragment fragment,
-                                   uint64_t least) {
-    uint64_t rows = least * TILE_KEYS;
+/* What the bends come to for a fragment's query tiles: each by the key blocks beyond it. Bends
+ * ascend, so behind the first that no tile reaches there is nothing. */
+static __int128 tile_bent_forward_ps(const struct tile_direction *direction,
+                                     const struct tile_size *size, struct fragment fragment) {
+    uint64_t end = (uint64_t)fragment.start + fragment.length;
     uint64_t tiles = tile_fragment_tiles(size, fragment);
-    uint64_t within = 0;
-    if (rows >= (uint64_t)fragment.start + fragment.length) {
-        within = tiles;
-    } else if (rows > fragment.start) {
-        within = tile_whole(size, rows - fragment.start);
+    uint64_t blocks = 0;
+    __int128 bent_ps = 0;
+    for (uint32_t bend = 0; bend < direction->bend_count; bend++) {
+        uint64_t least = direction->bends[bend].blocks;
+        uint64_t rows = least * TILE_KEYS;
+        if (rows >= end) {
+            break;
+        }
+        blocks = bend == 0 ? tile_first_blocks(size, fragment, tiles) : blocks;
+        uint64_t within = rows > fragment.start ? tile_whole(size, rows - fragment.start) : 0;
+        uint64_t before = within > 0 ? tile_first_blocks(size, fragment, within) : 0;
+        uint64_t beyond = blocks - before - (tiles - within) * least;
+        bent_ps += (__int128)beyond * tile_bend_ps(direction, bend);
     }
-    return tile_first_blocks(size, fragment, tiles) - tile_first_blocks(size, fragment, within) -
-           (tiles - within) * least;
+    return bent_ps;
 }
 
 /* Sum over the key blocks of a slice of the query tiles beyond `least` that see each. Later tiles
  * see more, so these are the pairs of all tiles but the slice's last `least`. */
 static uint64_t tile_tiles_beyond(const struct tile_size *size, const struct fragment *fragments,
-                                  uint32_t count, uint64_t tiles, uint64_t least) {
+                                  uint32_t count, uint64_t left) {
     bool ascending = fragments[0].start <= fragments[count - 1].start;
-    uint64_t left = tiles > least ? tiles - least : 0;
     uint64_t blocks = 0;
     for (uint32_t i = 0; left > 0; i++) {
         struct fragment fragment = fragments[ascending ? i : count - 1 - i];
@@ -124,22 +131,30 @@ static uint64_t tile_tiles_beyond(const struct tile_size *size, const struct fra
     return blocks;
 }
 
+/* The same for the key blocks of a document's slice. */
+static __int128 tile_bent_backward_ps(const struct tile_direction *direction,
+                                      const struct tile_size *size,
+                                      const struct fragment *fragments, uint32_t count,
+                                      uint64_t tiles) {
+    __int128 bent_ps = 0;
+    for (uint32_t bend = 0; bend < direction->bend_count && direction->bends[bend].blocks < tiles;
+         bend++) {
+        uint64_t beyond = tile_tiles_beyond(size, fragments, count,
+                                            tiles - direction->bends[bend].blocks);
+        bent_ps += (__int128)beyond * tile_bend_ps(direction, bend);
+    }
+    return bent_ps;
+}
+
 /* What the bends of both directions come to for the fragments of one document. */
 static void tile_slice_bend(const struct tile_model *model, const struct tile_size *size,
                             const struct fragment *fragments, uint32_t count, uint64_t tiles,
                             struct tile_loads *loads) {
-    for (uint32_t bend = 0; bend < model->forward.bend_count; bend++) {
-        uint64_t blocks = 0;
-        for (uint32_t i = 0; i < count; i++) {
-            blocks += tile_blocks_beyond(size, fragments[i], model->forward.bends[bend].blocks);
-        }
-        loads->forward.bent_ps += blocks * tile_bend_ps(&model->forward, bend);
+    for (uint32_t i = 0; i < count; i++) {
+        loads->forward.bent_ps += tile_bent_forward_ps(&model->forward, size, fragments[i]);
     }
-    for (uint32_t bend = 0; bend < model->backward.bend_count; bend++) {
-        uint64_t blocks = tile_tiles_beyond(size, fragments, count, tiles,
-                                            model->backward.bends[bend].blocks);
-        loads->backward.bent_ps += blocks * tile_bend_ps(&model->backward, bend);
-    }
+    loads->backward.bent_ps += tile_bent_backward_ps(&model->backward, size, fragments, count,
+                                                     tiles);
 }
 
 /* A backward tile is a key block that some query tile sees, the longest one of the slice's first
@@ -172,7 +187,7 @@ unsigned __int128 tile_time_ps(const struct tile_direction *direction, uint64_t 
     __int128 ps = (__int128)blocks * direction->block_ps + direction->tile_ps;
     for (uint32_t bend = 0; bend < direction->bend_count; bend++) {
         uint64_t least = direction->bends[bend].blocks;
-        ps += tile_bend_ps(direction, bend) * (blocks > least ? blocks - least : 0);
+        ps += (__int128)(blocks > least ? blocks - least : 0) * tile_bend_ps(direction, bend);
     }
     return (unsigned __int128)ps;
 }

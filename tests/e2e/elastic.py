@@ -6,12 +6,14 @@ import collections
 import json
 import os
 import random
+import subprocess
 
 from state import query
-from world import Oracle, World, digests, main, plan_digest, synthetic_documents, write_corpus
+from world import BIN, ROOT, Oracle, World, digests, main, plan_digest, synthetic_documents, write_corpus
 
 MESHES = [(0, 8), (6, 4), (12, 6), (18, 8)]  # first step, dp; N = 24
 STEPS = 26
+PROFILE = os.path.join(ROOT, "deploy/profiles/e9e8c858cb3b322d.json")  # the analytic model
 
 
 def sections(*parts):
@@ -245,6 +247,12 @@ def test_a_checkpoint_goes_on_a_fresh_node_under_the_mesh_of_its_step():
         world.stop()
 
 
+def profile_hash():
+    shown = subprocess.run([os.path.join(BIN, "ballastctl"), "profile", "show", "--json", PROFILE],
+                           check=True, capture_output=True)
+    return json.loads(shown.stdout)["hash"]
+
+
 def refused(world, sentence):
     world.start(ready=False)
     assert world.daemon.wait(20) == 78
@@ -272,12 +280,14 @@ def test_a_past_that_changes_is_refused_by_name():
                 ("[from 2]", "[from 1]\nparallel.pp = 4\n[from 2]", "from step 1 on its history differs"),
                 ("", "[from 3]\nplan.micro_batches = 48\n",
                  "has committed the steps before 4, and from step 3 on its history differs"),
-                ("window = 2048", "window = 1024", "holds another job: it has 'plan.window = 2048'")):
+                ("window = 2048", "window = 1024", "holds another job: it has 'plan.window = 2048'"),
+                ("[plan]\n", f"[model]\nprofile = {PROFILE}\n[plan]\n",
+                 f"it has 'model.profile = analytic', this config has 'model.profile = {profile_hash()}'")):
             with open(world.config_path, "w") as f:
                 f.write(text.replace(old, new) if old else text + new)
             refused(world, sentence)
         with open(world.config_path, "w") as f:
-            f.write(text + "[from 4]\nplan.micro_batches = 48\n")
+            f.write(text + f"[from 4]\nplan.micro_batches = 48\nmodel.profile = {PROFILE}\n")
         world.start()
         world.stop()
 
