@@ -2,6 +2,7 @@
  * against sorting as many bytes as it deals in fragments, all candidates together, with qsort, and
  * against dealing and pricing every level in full; the time a candidate; and the same with the
  * exchange of needed keys priced. Windows of libra256k by best-fit, 64 of them a turn. */
+#include "sharding/curve.h"
 #include "sharding/select.h"
 #include "tests/bench/figure.h"
 #include "tests/sim/pools_world.h"
@@ -10,12 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROUNDS     15u
-#define WINDOWS    64u
-#define CP         16u
-#define LIMIT      0.4 /* of qsort: 0.5 ms a sequence on the slowest machine it was tried on */
-#define CANDIDATES 15u /* layouts without levels, and the levels of those with */
-#define PRUNED     0.9 /* of pricing every level in full */
+#define ROUNDS      15u
+#define WINDOWS     64u
+#define CP          16u
+#define LIMIT       0.4 /* of qsort: 0.5 ms a sequence on the slowest machine it was tried on */
+#define CANDIDATES  15u /* layouts without levels, and the levels of those with */
+#define PRUNED      0.9 /* of pricing every level in full */
+#define BENT_POINTS 11u
+#define MEASURED    0.5 /* with a profile all of whose points are bends */
 
 static const struct layout_options gathered = {
     LAYOUTS_ALLOWED & ~(1u << LAYOUT_ULYSSES), 65536, {0}};
@@ -111,12 +114,29 @@ static double choose_timed(const struct windows *windows, const struct layout_op
     return (figure_cpu_us() - start) / WINDOWS;
 }
 
+/* As a profile has it: eleven points a direction, each a bend. */
+static struct tile_model measured(const struct tile_model *model) {
+    struct tile_model bent = *model;
+    struct tile_direction *directions[] = {&bent.forward, &bent.backward};
+    for (uint32_t way = 0; way < 2; way++) {
+        struct tile_point points[BENT_POINTS];
+        for (uint32_t i = 0; i < BENT_POINTS; i++) {
+            points[i].blocks = UINT64_C(1) << i;
+            points[i].ps = (uint64_t)tile_time_ps(directions[way], UINT64_C(1) << i) * (100 + i) /
+                           100;
+        }
+        tile_curve(points, BENT_POINTS, directions[way]);
+    }
+    return bent;
+}
+
 static void measure(struct figures *figures, const struct windows *windows) {
     uint32_t documents_max = windows->begins[windows->count];
     struct layout_dealer dealer;
     struct tile_model model;
     double choose_us[ROUNDS];
     double needed_us[ROUNDS];
+    double measured_us[ROUNDS];
     double full_us[ROUNDS];
     double qsort_us[ROUNDS];
     uint64_t sum_ps = 0;
@@ -127,9 +147,11 @@ static void measure(struct figures *figures, const struct windows *windows) {
         fprintf(stderr, "layout_bench: no memory\n");
         exit(1);
     }
+    const struct tile_model bent = measured(&model);
     for (uint32_t round = 0; round < rounds; round++) {
         uint64_t fragments = 0;
         uint64_t ignored = 0;
+        measured_us[round] = choose_timed(windows, &gathered, &bent, memory, &ignored);
         needed_us[round] = choose_timed(windows, &needed, &model, memory, &ignored);
         choose_us[round] = choose_timed(windows, &gathered, &model, memory, &fragments);
         layout_dealer_init(&dealer, memory, &gathered, documents_max, CP);
@@ -142,6 +164,7 @@ static void measure(struct figures *figures, const struct windows *windows) {
     }
     add_choose(figures, "choose", "qsort", LIMIT, choose_us, qsort_us);
     add_choose(figures, "choose", "all in full", PRUNED, choose_us, full_us);
+    add_choose(figures, "choose, profile", "qsort", MEASURED, measured_us, qsort_us);
     add_choose(figures, "choose, needed-only", "qsort", LIMIT, needed_us, qsort_us);
     struct figure figure = {
         .subject = "256K tokens, CP 16", .name = "choose / candidate", .unit = "us"};
