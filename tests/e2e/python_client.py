@@ -131,6 +131,30 @@ def test_without_numpy_it_is_the_same_bytes():
         same(known, {place: pure})
 
 
+def test_fetched_batches_are_the_same_bytes():
+    with world_of(cp=2, reader={"payload_hashes": "true"}) as world:
+        world.start()
+        places = [(0, 0, c, 0) for c in range(2)]
+        shared = python_columns(world, 3, places, transport="shared")
+        same(shared, python_columns(world, 3, places, transport="fetch"))
+        os.rename(world.socket + ".data", world.socket + ".gone")  # a container that has only the control socket
+        same(shared, python_columns(world, 3, places))
+        raises(ballast.Unavailable, lambda: ballast.Client(world.socket, transport="shared", connect_timeout=0.2), ".data")
+        with ballast.Client(world.socket, transport="fetch", start=(0, 0), credits=1) as client:
+            while (batch := client.next(0)) is None:  # nothing is lost between tries
+                assert client.export_state(0)
+            assert (batch.tokens() == shared[0, 0, 0, 0][0, 0][1][0]).all() and len(batch.view()) == batch.tokens_total
+
+
+def test_a_client_says_what_it_waits_for():
+    with world_of() as world:
+        said = []
+        raises(ballast.Unavailable, lambda: ballast.Client(world.socket, waiting=said.append, waiting_after=0.05,
+                                                           connect_timeout=0.3), "tried for 0.3 s")
+        assert len(said) == 1 and re.match("waiting for the daemon since 0[.]. s, for 0 s at most: no daemon", said[0]), said
+        assert "start ballastd" in said[0]
+
+
 def test_parts_types_and_destinations():
     with world_of() as world:
         world.start()

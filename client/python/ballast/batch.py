@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
 
 from . import messages, pool
 from .columns import Table, any_of, ends, numpy, sums, take, total
-from .errors import InvalidArgument, ProtocolError, Released, Stale
+from .errors import DataLoss, InvalidArgument, ProtocolError, Released, Stale
 from .gather import Gather, destination, new
 from .slab import SLOT_HEADER_BYTES, Slab
 from .varlen import Varlen
 from .wire import columns
+
+try:
+    import xxhash
+except ImportError:  # then payload hashes are not compared
+    xxhash = None
 
 if TYPE_CHECKING:
     from .client import Client
@@ -128,7 +133,7 @@ class Batch(Varlen):
     """
 
     def __init__(self, client: "Client", message: Dict[str, Any], job: "Job", slab: Optional[Slab], cp: int,
-                 slot_wanted: bool):
+                 slot_wanted: bool, fetches: bool = False):
         plan = message["plan"]
         if message["id"] is None or plan is None or plan["sharding"] is None or len(message["plan_digest"]) != 16:
             raise _impossible("id, plan, sharding or digest is missing")
@@ -159,36 +164,65 @@ class Batch(Varlen):
         self.pool = pool.read(message["pool"], self.dp, self.index, self.tokens_total, cp, len(ranks), job)
         self._gather = Gather(self.documents, self.fragments, self.rows)
         self._views: List[Any] = []
-        self._place(message, slab, job.token_bytes, slot_wanted)
+        self._place(message, slab, job.token_bytes, slot_wanted, fetches)
         self.held = True
         self.connection = 0
         self.generation = 0
 
-    def _place(self, message: Dict[str, Any], slab: Optional[Slab], token_bytes: int, wanted: bool) -> None:
-        """Finds the slot, if there is one."""
+    def _place(self, message: Dict[str, Any], slab: Optional[Slab], token_bytes: int, wanted: bool,
+               fetches: bool) -> None:
+        """Finds the slot, if there is one; what is to be fetched gets its memory here."""
         size, offset = message["slab_bytes"], message["slab_offset"]
         self._slab: Optional[Slab] = None
         self._slot: Any = None
         self._offset = offset
         self._slot_generation = message["slot_generation"]
+        self._payload_hash = message["payload_hash"]
+        self._missing = 0  # bytes still to be fetched
         if size == 0:
             if wanted and self.tokens_total > 0:
                 raise _impossible("no slot, though tokens were asked for")
             return
-        if slab is None:
+        if slab is None and not (fetches and wanted):
             if wanted:
                 raise _impossible("a slot without a slab")
             return
         if size != self._gather.slot_tokens * token_bytes:
             raise _impossible("its slot is not as long as its documents")
-        if offset % SLOT_HEADER_BYTES != 0 or offset + SLOT_HEADER_BYTES + size > slab.size:
+        if slab is None:
+            self._copy = bytearray(size)
+            self._missing = size
+            bytes_ = memoryview(self._copy).toreadonly()
+        elif offset % SLOT_HEADER_BYTES != 0 or offset + SLOT_HEADER_BYTES + size > slab.size:
             raise _impossible("its slot is not within the slab")
-        self._slab = slab
-        bytes_ = slab.view[offset + SLOT_HEADER_BYTES:offset + SLOT_HEADER_BYTES + size]
+        else:
+            self._slab = slab
+            bytes_ = slab.view[offset + SLOT_HEADER_BYTES:offset + SLOT_HEADER_BYTES + size]
         if numpy is not None:
             self._slot = numpy.frombuffer(bytes_, "<u2" if token_bytes == 2 else "<u4")
         else:
             self._slot = bytes_.cast("H" if token_bytes == 2 else "I")
+
+    def _fetched(self, payload: bytes) -> None:
+        """The next bytes of a slot that comes over the connection."""
+        if len(payload) > self._missing:
+            raise ProtocolError(f"the daemon sent more than the {len(self._copy)} bytes of its batch")
+        at = len(self._copy) - self._missing
+        self._copy[at:at + len(payload)] = payload
+        self._missing -= len(payload)
+
+    def _verify(self) -> None:
+        """Compares the bytes of the slot with their hash, where the daemon told one."""
+        if self._slot is None or self._payload_hash == 0 or xxhash is None or self._reused():
+            return
+        found = xxhash.xxh3_64_intdigest(memoryview(self._slot).cast("B"))
+        if found != self._payload_hash and not self._reused():
+            raise DataLoss(f"the bytes of step {self.step}, index {self.index} hash to {found:016x}, not to "
+                           f"{self._payload_hash:016x} as when they were read: they were damaged on the way, by "
+                           "memory or a connection; the next call asks for them again")
+
+    def _reused(self) -> bool:
+        return self._slab is not None and self._slab.generation(self._offset) != self._slot_generation
 
     def _check(self) -> None:
         self._client._enter()
@@ -210,7 +244,7 @@ class Batch(Varlen):
         into = destination(result, self.rows)
         if column == "positions":
             self._gather.positions(into)
-        elif self._slab is None:
+        elif self._slot is None:
             self._gather_nothing(column, into)
         else:
             self.check()
@@ -235,7 +269,7 @@ class Batch(Varlen):
         """Raises Stale if the slot was reused; call it after reading a view. The batch then comes again,
         and all that came after it; release the ones held."""
         self._check()
-        if self._slab is not None and self._slab.generation(self._offset) != self._slot_generation:
+        if self._reused():
             self._client._rewind(self)
             raise Stale(f"the slot of step {self.step}, index {self.index} was reused, as this rank was too "
                         "slow; release it, it comes again")

@@ -16,8 +16,8 @@ from typing import Any, Deque, Dict, Optional, Tuple
 
 from . import messages
 from .deadline import Deadline, after, wait
-from .errors import (Disconnected, Error, InvalidArgument, PermissionDenied, ProtocolError, TimedOut,
-                     Unavailable, from_status)
+from .errors import (Disconnected, Error, InvalidArgument, NoSocket, PermissionDenied, ProtocolError,
+                     TimedOut, Unavailable, from_status)
 from .wire import Schema, decode, encode
 
 DATA_BYTES_MAX = 4 << 20
@@ -43,8 +43,9 @@ def connect(path: str) -> socket.socket:
     except OSError as reason:
         connection.close()
         if reason.errno in (errno.ENOENT, errno.ECONNREFUSED):
-            raise Unavailable(f"no daemon listens on {path}; start ballastd, or name its socket "
-                              "(socket=, BALLAST_SOCKET)") from None
+            kind = NoSocket if reason.errno == errno.ENOENT else Unavailable
+            raise kind(f"no daemon listens on {path}; start ballastd, or name its socket "
+                       "(socket=, BALLAST_SOCKET)") from None
         if reason.errno == errno.EAGAIN:
             raise Unavailable(f"the daemon on {path} accepts no more connections") from None
         if reason.errno in (errno.EACCES, errno.EPERM):
@@ -61,6 +62,7 @@ class Channel:
         self.socket = connect(path)
         self.stream = 0  # id of the open stream, 0 without
         self._pending = 0  # id of the unary call that is waited for
+        self._fetch = 0  # id of the call that is answered with messages
         self._next = 1
         self._buffer = bytearray()
         self._kept: Deque[Tuple[int, Frame]] = deque()
@@ -145,9 +147,14 @@ class Channel:
                 return frame
         return None
 
+    def _forget(self, stream: int) -> None:
+        """What has come of a call or stream that is given up; what is to come is not kept."""
+        while self._take_kept(stream) is not None:
+            pass
+
     def _keep(self, stream: int, frame: Frame) -> None:
         """Of a call or stream that is waited for; anything else is late and dropped."""
-        if stream in (self.stream, self._pending):
+        if stream in (self.stream, self._pending, self._fetch):
             self._kept.append((stream, frame))
             self._kept_bytes += len(frame[2])
             if self._kept_bytes > KEPT_BYTES_MAX:
@@ -185,9 +192,7 @@ class Channel:
 
     def start(self, service: str, method: str, request: Schema, fields: Dict[str, Any]) -> None:
         """Sends a call; the one before is given up: its answer, come or to come, is dropped."""
-        while self._pending and self._take_kept(self._pending) is not None:
-            pass
-        self._pending = 0
+        self._forget(self._pending)
         self._pending = self._request(service, method, encode(request, fields), _REMOTE_CLOSED)
 
     def finish(self, response: Schema, deadline: Deadline) -> Optional[Dict[str, Any]]:
@@ -208,6 +213,22 @@ class Channel:
             raise TimedOut(f"the daemon did not answer {method} within {timeout:g} s")
         return answer
 
+    def fetch_start(self, service: str, method: str, request: Schema, fields: Dict[str, Any]) -> None:
+        """Sends a call that is answered with messages, one such call at a time."""
+        self._forget(self._fetch)
+        self._fetch = self._request(service, method, encode(request, fields), _REMOTE_CLOSED)
+
+    def fetch_next(self, response: Schema, deadline: Deadline) -> Optional[Dict[str, Any]]:
+        """The next message, None when the deadline passed; nothing in it at the end."""
+        frame = self._take(self._fetch, deadline)
+        if frame is None:
+            return None
+        if frame[0] == _TYPE_DATA:
+            return decode(response, frame[2])
+        self._fetch = 0
+        self._payload(frame[2])
+        return {}
+
     def stream_open(self, service: str, method: str) -> None:
         assert self.stream == 0
         self.stream = self._request(service, method, b"", _REMOTE_OPEN)
@@ -219,8 +240,7 @@ class Channel:
 
     def stream_drop(self) -> None:
         """Forgets the open stream, if any: what comes of it is dropped."""
-        while self.stream and self._take_kept(self.stream) is not None:
-            pass
+        self._forget(self.stream)
         self.stream = 0
 
     def stream_next(self, message: Schema, deadline: Deadline) -> Optional[Dict[str, Any]]:

@@ -67,7 +67,8 @@ def _digest(value: Union[bytes, str, None]) -> Optional[bytes]:
 def make_options(socket: Optional[str] = None, *, dp: int = 0, pp: int = 0, cp: int = 0, tp: int = 0,
                  parts: Iterable[str] = ("tokens", "labels"), credits: int = 4,
                  connect_timeout: Optional[float] = 30.0, job_digest: Union[bytes, str, None] = None,
-                 name: Optional[str] = None, start: Optional[Tuple[int, int]] = None) -> Options:
+                 name: Optional[str] = None, start: Optional[Tuple[int, int]] = None, transport: str = "auto",
+                 waiting: Optional[Callable[[str], None]] = None, waiting_after: float = 2.0) -> Options:
     """Judges what Client is called with."""
     chosen = (parts,) if isinstance(parts, str) else tuple(parts)
     if not chosen or any(part not in messages.PARTS for part in chosen):
@@ -76,9 +77,12 @@ def make_options(socket: Optional[str] = None, *, dp: int = 0, pp: int = 0, cp: 
         raise InvalidArgument(f"credits is {credits}, not within 1 to {CREDITS_MAX}")
     if min(dp, pp, cp, tp) < 0:
         raise InvalidArgument(f"rank (dp {dp}, pp {pp}, cp {cp}, tp {tp}) is not one of a mesh")
+    if transport not in ("auto", "shared", "fetch"):
+        raise InvalidArgument(f"transport is {transport}, none of auto, shared, fetch")
     label = name or os.path.basename(sys.argv[0] or "python")
     return Options(str(socket or default_socket()), dp, pp, cp, tp, chosen, credits, connect_timeout,
-                   _digest(job_digest), f"{label[:96]} ballast-python/{__version__}", start)
+                   _digest(job_digest), f"{label[:96]} ballast-python/{__version__}", start, transport, waiting,
+                   waiting_after)
 
 
 class Step:
@@ -151,6 +155,10 @@ class Client:
                      None for ever
     job_digest       16 bytes, or their hex, that the daemon's job must have
     start            (step, index) of the first batch wanted; the daemon's next step otherwise
+    transport        "shared": tokens lie in the daemon's memory; "fetch": they come over the connection;
+                     "auto": shared where that is possible
+    waiting          called with a sentence when the daemon has been away for `waiting_after` seconds, and
+                     every 30 s then: logging.warning, say
 
     When the daemon goes away the client reconnects by itself and goes on at exactly the next batch. It
     belongs to one thread at a time and to the process that opened it; a forked child gets Forked and opens
@@ -174,6 +182,7 @@ class Client:
         self._last: Tuple[int, bytes] = (0, bytes(16))  # step of the last event, digest of the last end
         self._waited = 0.0
         self._batches: List[Batch] = []  # held, or with a view that is
+        self._fetching: Optional[Batch] = None  # whose bytes are still to come
         self._closed = False
         _clients.add(self)
 
@@ -242,6 +251,7 @@ class Client:
         """On a new connection, at the position, with a credit for each batch that is not held."""
         job, channel = self._link.job, self._link.channel
         assert job is not None and channel is not None
+        self._fetching = None
         self._generation = job.generation
         if self._at is None:
             self._at = (job.next_step, 0)
@@ -303,7 +313,8 @@ class Client:
             raise ProtocolError(f"the daemon changed its plan of step {self._at[0]} midway")
         self._digest = digest
 
-    def _take_batch(self, message: Dict[str, Any]) -> Batch:
+    def _take_batch(self, message: Dict[str, Any]) -> Optional[Batch]:
+        """None when its bytes are still to come."""
         job, identity = self._link.job, message["id"]
         assert job is not None and self._at is not None
         micro_batches = message["micro_batches"] or job.micro_batches
@@ -312,8 +323,35 @@ class Client:
             raise self._unexpected("batch", identity["step"] if identity else 0, identity["index"] if identity else 0)
         if self._held() >= self.options.credits:
             raise ProtocolError("the daemon sent more batches than it had credits for")
-        batch = Batch(self, message, job, self._link.slab, self.options.cp, self.options.wants_slots)
+        batch = Batch(self, message, job, self._link.slab, self.options.cp, self.options.wants_slots,
+                      self._link.fetches)
         self._check_digest(batch.plan_digest)
+        if batch._missing > 0:
+            assert self._link.channel is not None
+            self._fetching = batch
+            self._link.channel.fetch_start(SERVICE, "Fetch", messages.FETCH_REQUEST, {"id": identity})
+            return None
+        return self._give(batch)
+
+    def _fetch(self, deadline: Deadline) -> Optional[Batch]:
+        """Goes on with a batch whose bytes come over the connection; None when the deadline passed."""
+        batch, channel = self._fetching, self._link.channel
+        assert batch is not None and channel is not None
+        while True:
+            answer = channel.fetch_next(messages.FETCH_RESPONSE, deadline)
+            if answer is None:
+                return None
+            if not answer:
+                break
+            batch._fetched(answer["payload"])
+        if batch._missing > 0:
+            raise ProtocolError(f"the daemon left {batch._missing} bytes of a batch out")
+        self._fetching = None
+        return self._give(batch)
+
+    def _give(self, batch: Batch) -> Batch:
+        """Gives a batch out, whose bytes are there."""
+        batch._verify()
         batch.connection = self._link.connections
         batch.generation = self._generation or 0
         self._batches.append(batch)
@@ -341,7 +379,7 @@ class Client:
         self._ended = EndOfData(message["step"])
         return self._ended
 
-    def _take(self, message: Dict[str, Any]) -> Event:
+    def _take(self, message: Dict[str, Any]) -> Optional[Event]:
         if message["batch"] is not None:
             return self._take_batch(message["batch"])
         if message["end_of_step"] is not None:
@@ -350,15 +388,22 @@ class Client:
             return self._take_end_of_data(message["end_of_data"])
         raise ProtocolError("the daemon sent an event that this client does not know")
 
+    def _receive(self, deadline: Deadline) -> Optional[Event]:
+        """The next event of the open stream; None when the deadline passed."""
+        if self._fetching is None:
+            assert self._link.channel is not None
+            message = self._link.channel.stream_next(messages.STREAM_RESPONSE, deadline)
+            event = None if message is None else self._take(message)
+            if event is not None or message is None:
+                return event
+        return self._fetch(deadline)
+
     def _wait(self, deadline: Deadline) -> Optional[Event]:
         while self._connect(deadline):
             try:
-                assert self._link.channel is not None
-                message = self._link.channel.stream_next(messages.STREAM_RESPONSE, deadline)
-                if message is None:
-                    return None
-                event = self._take(message)
-                self._link.progress()
+                event = self._receive(deadline)
+                if event is not None:
+                    self._link.progress()
                 return event
             except Error as error:
                 self._failed(error)
@@ -467,6 +512,7 @@ class Client:
                 self._link.channel.unary(SERVICE, "Commit", messages.COMMIT_REQUEST,
                                          {"step": step, "measured": times}, messages.COMMIT_RESPONSE,
                                          self.options.connect_timeout)
+                self._claim(step + 1)
                 self._link.progress()
                 return
             except Stale as error:
@@ -475,6 +521,14 @@ class Client:
                 if not self._link.lost(error):
                     raise
                 self._link.lose(error)
+
+    def _claim(self, committed_step: int) -> None:
+        """What was acknowledged is said in every greeting from now on: a daemon that was killed may know
+        less of this rank."""
+        assert self._link.job is not None
+        claimed, generation = self._link.claim
+        if generation != self._link.job.generation or claimed < committed_step:
+            self._link.claim = (committed_step, self._link.job.generation)
 
     def _ask(self, method: str, request: Schema, fields: Dict[str, Any], response: Schema) -> Dict[str, Any]:
         """Asks until it is answered, over reconnects; the daemon may take its time."""
@@ -498,6 +552,7 @@ class Client:
         assert link.channel is not None and link.job is not None
         link.channel.stream_drop()
         link.connections += 1
+        link.claim = (0, 0)
         link.job = link.job._replace(next_step=step, generation=answer["generation"], generation_step=step)
         self._generation = answer["generation"]
         self._at = (step, 0)

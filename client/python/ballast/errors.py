@@ -109,6 +109,10 @@ class Disconnected(Unavailable):
     errno = _errno.EPIPE
 
 
+class NoSocket(Unavailable):
+    """There is no socket at this path."""
+
+
 class Forked(InvalidArgument):
     """A client was used in a process that did not open it."""
 

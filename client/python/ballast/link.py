@@ -1,6 +1,6 @@
 """The connection of one rank to its daemon, and how it comes back.
 
-                              +------- greeted, plans only --------+
+                              +--------- greeted, no slab ---------+
                               |                                    v
     DOWN --connect--> GREETING --greeted--> MAPPING --mapped--> READY
      ^                   |                     |                   |
@@ -9,23 +9,26 @@
 One window of connect_timeout covers every try to get from DOWN to work again. It opens with the first
 loss and closes with `progress`, when the daemon has sent something. Tries are 10 ms apart, then an
 eighth more each, to 500 ms. Each state goes on where a deadline interrupted it.
+Where the slab cannot be had, READY follows GREETING, and slots are fetched over the connection.
 """
 
 from __future__ import annotations
 
 import select
+from time import monotonic
 from dataclasses import dataclass
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from . import messages, slab
 from .call import Channel
 from .deadline import Deadline, after, earlier, passed, wait
-from .errors import (AlreadyExists, Error, InvalidArgument, JobMismatch, ProtocolError,
+from .errors import (AlreadyExists, Error, InvalidArgument, JobMismatch, NoSocket, PermissionDenied, ProtocolError,
                      TimedOut, Unavailable, Unsupported)
 
 SERVICE = "ballast.v1.Loader"
 PROTOCOL = 1
 PAUSE_MIN, PAUSE_MAX = 0.010, 0.500
+TELL_AGAIN = 30.0
 ROWS_MAX = 0x7FFFFFFF  # positions and cu_seqlens are 32 bits
 
 DOWN, GREETING, MAPPING, READY = range(4)
@@ -63,6 +66,9 @@ class Options:
     job_digest: Optional[bytes] = None
     name: str = "python"
     start: Optional[Tuple[int, int]] = None
+    transport: str = "auto"
+    waiting: Optional[Callable[[str], None]] = None
+    waiting_after: float = 2.0
 
     @property
     def wants_slots(self) -> bool:
@@ -80,13 +86,16 @@ class Link:
         self.state = DOWN
         self.channel: Optional[Channel] = None
         self.slab: Optional[slab.Slab] = None
+        self.fetches = False  # slots come over this connection
+        self.claim = (0, 0)  # first step whose commit was not acknowledged, in this generation
         self.connections = 0  # greetings answered and seeks since
         self.job: Optional[Job] = None
         self.generation_by = ""
         self._data: Any = None  # data socket, in MAPPING
         self._slab_bytes = 0
         self._give_up: Deadline = None
-        self._window = False
+        self._window: Deadline = None  # when it opened, None while it is closed
+        self._tell: Deadline = None
         self._retry: Deadline = None
         self._pause = PAUSE_MIN
         self._loss: Optional[Error] = None
@@ -103,30 +112,30 @@ class Link:
         self.drop()
         self.channel = self._data = self.slab = None
         self.state = DOWN
-        self._window = False
-        self._give_up = self._retry = None
+        self._window = self._give_up = self._retry = None
         self._pause = PAUSE_MIN
 
     def _open_window(self) -> None:
-        if not self._window:
-            self._window = True
+        if self._window is None:
+            self._window = after(0)
             self._give_up = after(self.options.connect_timeout)
+            self._tell = None if self.options.waiting is None else after(self.options.waiting_after)
 
     def lose(self, why: Error) -> None:
         """After a failure that was the connection's: remembers why and goes DOWN, to try again."""
         window, give_up, pause = self._window, self._give_up, self._pause
         self.close()
         self._loss = why
-        if not window:
+        if window is None:
             self._open_window()
             return
-        self._window, self._give_up = True, give_up
+        self._window, self._give_up = window, give_up
         self._retry = after(pause)
         self._pause = min(pause * 1.125, PAUSE_MAX)
 
     def progress(self) -> None:
         """The daemon works: closes the window."""
-        self._window = False
+        self._window = None
         self._pause = PAUSE_MIN
 
     def lost(self, error: Error) -> bool:
@@ -146,19 +155,32 @@ class Link:
         while self.state != READY:
             self._open_window()
             give_up = self._give_up
+            until = earlier(deadline, give_up)
             moved = True
             try:
-                moved = self._step(earlier(deadline, give_up))
+                moved = self._step(earlier(until, self._tell))
             except Error as error:
                 if not self.lost(error):
                     self.close()
                     raise
                 self.lose(error)
+            if self.state != READY and passed(self._tell):
+                self._say()
             if not moved and passed(give_up):
                 raise self._gave_up()
             if not moved and passed(deadline):
                 return False
         return True
+
+    def _say(self) -> None:
+        """Tells the caller what it waits for."""
+        assert self._window is not None and self.options.waiting is not None
+        self._tell = after(TELL_AGAIN)
+        timeout, path = self.options.connect_timeout, self.options.socket
+        bound = "" if timeout is None else f", for {timeout:.0f} s at most"
+        why = (self._loss if self.state == DOWN and self._loss is not None
+               else f"{path} takes connections and does not answer; its log says what it does")
+        self.options.waiting(f"waiting for the daemon since {monotonic() - self._window:.1f} s{bound}: {why}")
 
     def _gave_up(self) -> Error:
         silent, loss = self.state != DOWN, self._loss
@@ -187,7 +209,8 @@ class Link:
         self.channel.start(SERVICE, "Hello", messages.HELLO_REQUEST, {
             "protocol_min": PROTOCOL, "protocol_max": PROTOCOL, "rank": rank,
             "parts": [messages.PARTS[part] for part in options.parts],
-            "job_digest": self.job_digest or b"", "client": options.name})
+            "job_digest": self.job_digest or b"", "client": options.name,
+            "committed_step": self.claim[0], "generation": self.claim[1]})
         return True
 
     def _greet(self, until: Deadline) -> bool:
@@ -196,11 +219,21 @@ class Link:
         if hello is None:
             return False
         self._accept(hello)
-        if self.options.wants_slots:
+        if self.options.wants_slots and not self.fetches:
+            self._ask(hello)
+        self.state = READY if self._data is None else MAPPING
+        return True
+
+    def _ask(self, hello: Dict[str, Any]) -> None:
+        """For the slab. Where its socket cannot be reached, as in a container that has only the control
+        socket, slots are fetched."""
+        try:
             self._data = slab.ask(hello["data_path"], hello["data_token"])
             self._slab_bytes = hello["slab_bytes"]
-        self.state = MAPPING if self.options.wants_slots else READY
-        return True
+        except (NoSocket, PermissionDenied):
+            if self.options.transport != "auto":
+                raise
+            self.fetches = True
 
     def _map(self, until: Deadline) -> bool:
         if not wait(self._data.fileno(), select.POLLIN, until):
@@ -228,9 +261,13 @@ class Link:
                   hello["micro_batches"], hello["tokens_max"], hello["token_bytes"], hello["generation"],
                   hello["generation_step"], hello["daemon"])
         self._check_job(job)
-        if options.wants_slots and not hello["data_path"]:
-            raise Unsupported("the daemon cannot pass its memory to this client")
-        if options.wants_slots and len(hello["data_token"]) != slab.TOKEN_BYTES:
+        self.fetches = options.wants_slots and (options.transport == "fetch" or (
+            options.transport == "auto" and not hello["data_path"]))
+        shares = options.wants_slots and not self.fetches
+        if shares and not hello["data_path"]:
+            raise Unsupported("the daemon cannot share its memory over this connection; let transport be auto or "
+                              "fetch, or connect to its Unix socket")
+        if shares and len(hello["data_token"]) != slab.TOKEN_BYTES:
             raise ProtocolError(f"the daemon's data token has {len(hello['data_token'])} bytes, not "
                                 f"{slab.TOKEN_BYTES}")
         self.generation_by = hello["generation_by"] or "another rank"

@@ -66,6 +66,9 @@ IMPORT_RESPONSE = Schema("ImportResponse", next_step=(1, U64), generation=(2, U6
 PING_REQUEST = Schema("PingRequest")
 PING_RESPONSE = Schema("PingResponse")
 
+FETCH_REQUEST = Schema("FetchRequest", id=(1, MESSAGE, BATCH_ID))
+FETCH_RESPONSE = Schema("FetchResponse", payload=(1, BYTES))
+
 # of Admin.Status, what a doctor looks at
 STATUS_REQUEST = Schema("StatusRequest")
 RANK_STATUS = Schema("RankStatus", rank=(1, MESSAGE, RANK), pid=(2, U32), uid=(3, U32), step=(4, U64),
