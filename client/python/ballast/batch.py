@@ -128,6 +128,7 @@ class Batch(Varlen):
     loss_denominator, label_tokens    of the whole step: divide the sum of losses by the first
     micro_batches         of the step, per data-parallel replica
     plan_digest           of the whole step, equal on every rank
+    parts                 which of "tokens" and "labels" this rank has
     pool                  this rank's part of pooled attention, or None
     waited                seconds that `next` waited for it
     """
@@ -143,6 +144,7 @@ class Batch(Varlen):
         if ranks[cp]["rows"] > job.tokens_max:
             raise _impossible("more rows than tokens_max")
         self._client = client
+        self.parts = client.options.parts
         self.step: int = message["id"]["step"]
         self.dp: int = message["id"]["dp"]
         self.index: int = message["id"]["index"]
@@ -225,10 +227,10 @@ class Batch(Varlen):
         return self._slab is not None and self._slab.generation(self._offset) != self._slot_generation
 
     def _check(self) -> None:
-        self._client._enter()
         if not self.held:
             raise Released(f"step {self.step}, index {self.index} was released already; read a batch before "
                            "that, or keep what gather gave")
+        self._client._enter()
 
     def gather(self, column: str, dtype: Any = "int32", out: Any = None) -> Any:
         """One column of this rank's rows, a copy: "tokens"; "labels" (the next token of the same document,
@@ -238,7 +240,7 @@ class Batch(Varlen):
         self._check()
         if column not in ("tokens", "labels", "positions"):
             raise InvalidArgument(f"column {column} is none of tokens, labels, positions")
-        if column != "positions" and column not in self._client.options.parts:
+        if column != "positions" and column not in self.parts:
             raise InvalidArgument(f"{column} were not among parts")
         result = new(self.rows, dtype) if out is None else out
         into = destination(result, self.rows)
@@ -306,6 +308,10 @@ class Batch(Varlen):
             view.release()
         self._views = []
         self._slab = self._slot = None
+
+    def __getstate__(self) -> Dict[str, Any]:
+        """What is pickled knows its plan, and is released."""
+        return {**self.__dict__, "_client": None, "_slab": None, "_slot": None, "_views": [], "held": False}
 
     def __enter__(self) -> "Batch":
         return self

@@ -59,6 +59,9 @@ class Table(Sequence):  # type: ignore[type-arg]
         self.columns = {name: columns[name] for name in kind._fields}
         self.__dict__.update(self.columns)
 
+    def __reduce__(self) -> Any:
+        return Table, (self.kind, self.columns)
+
     def __getattr__(self, name: str) -> Any:  # only for what __init__ did not set
         raise AttributeError(f"a table of {self.kind.__name__} has no column {name}")
 
