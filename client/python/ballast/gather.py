@@ -37,9 +37,13 @@ def new(rows: int, dtype: Any) -> Any:
 
 def destination(out: Any, rows: int) -> Any:
     """The first `rows` of the caller's array, to be written: numpy array or memoryview."""
-    into = numpy.asarray(out) if numpy is not None else memoryview(out)
-    code = into.dtype.name if numpy is not None else {v: k for k, v in TYPES.items()}.get(into.format, "?")
-    if code not in TYPES or into.ndim != 1:
+    if numpy is not None:
+        into = numpy.asarray(out)
+        fits = into.dtype.kind == "i" and into.dtype.itemsize in (4, 8)
+    else:
+        into = memoryview(out)
+        fits = into.format in TYPES.values()
+    if not fits or into.ndim != 1:
         raise InvalidArgument("out is not a flat array of int32 or int64")
     if len(into) < rows:
         raise InvalidArgument(f"{rows} rows do not fit an array of {len(into)}")
@@ -125,7 +129,8 @@ class Gather:
 
     def _pad(self, out: Any, value: int) -> None:
         if numpy is not None:
-            out[self.owned:] = value
+            if self.rows > self.owned:
+                out[self.owned:] = value
         elif self.rows > self.owned:
             out[self.owned:] = array.array(out.format, [value]) * (self.rows - self.owned)
 
@@ -138,12 +143,13 @@ class Gather:
         pieces = []
         for begin, end in self.runs:
             pieces.append(slot[begin + 1:end + 1])
-            if end == len(slot):  # nothing follows: a row to be set after
+            if end == len(slot) and end != self.runs[-1][1]:  # nothing follows: a row to be set after
                 pieces.append(slot[:1])
         self._copy(pieces, out)
         if numpy is not None:
             out[self.end_rows] = LABEL_NONE
-            out[self.next_rows] = slot[self.next_at]
+            if len(self.next_rows):
+                out[self.next_rows] = slot[self.next_at]
         else:
             for row in self.end_rows:
                 out[row] = LABEL_NONE

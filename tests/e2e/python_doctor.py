@@ -1,0 +1,69 @@
+#!/usr/bin/python3
+"""python -m ballast.doctor: what it finds, what it advises, how it exits."""
+
+import json
+import os
+import subprocess
+import sys
+
+from python_client import ballast, world_of
+from world import ROOT, main
+
+
+def doctor(*arguments, **environment):
+    """(exit code, {check: finding}) of a run."""
+    done = subprocess.run([sys.executable, "-m", "ballast.doctor", "--json", *map(str, arguments)], capture_output=True,
+                          text=True, timeout=60, env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "client/python"),
+                                                      **environment})
+    assert done.stdout, done.stderr
+    document = json.loads(done.stdout)
+    assert document["healthy"] == (done.returncode == 0)
+    for finding in document["checks"]:
+        assert finding["result"] == "ok" or finding["remedy"] or "no micro-batch is due" in finding["text"], finding
+    return done.returncode, {finding["check"]: finding for finding in document["checks"]}
+
+
+def test_a_good_setup_is_found_good_and_left_as_it_was():
+    with world_of(cp=2) as world:
+        world.start()
+        code, found = doctor(BALLAST_SOCKET=world.socket)
+        assert code == 0 and all(found[c]["result"] == "ok" for c in ("python", "socket", "daemon", "rank", "memory", "batch")), found
+        assert "is serving" in found["daemon"]["text"] and "sealed" in found["memory"]["text"]
+        assert "step 0, index 0" in found["batch"]["text"]
+        assert world.live("status")["committed_step"] == 0
+        digest = ballast.Client(world.socket, cp=1).job.digest.hex()
+        assert doctor("--socket", world.socket, "--job-digest", digest)[0] == 0
+        plain = subprocess.run([sys.executable, "-m", "ballast.doctor", "--socket", world.socket], capture_output=True, text=True,
+                               env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "client/python")})
+        assert plain.returncode == 0 and plain.stdout.startswith("CHECK    RESULT FOUND\npython   ok"), plain
+
+
+def test_what_is_wrong_is_named_with_its_remedy_and_exit_code():
+    with world_of(cp=2) as world:
+        code, found = doctor("--socket", world.socket)
+        assert code == 3 and "start ballastd" in found["socket"]["remedy"] and "batch" not in found
+        world.start()
+        code, found = doctor("--socket", world.socket, "--cp", 7)
+        assert code == 1 and "cp 7" in found["rank"]["text"]
+        code, found = doctor("--socket", world.socket, "--job-digest", "00" * 16)
+        assert code == 1 and found["rank"]["result"] == "wrong"
+        with ballast.Client(world.socket):
+            code, found = doctor("--socket", world.socket)
+            assert code == 0 and found["rank"]["result"] == "note" and str(os.getpid()) in found["rank"]["text"]
+        os.rename(world.socket + ".data", world.socket + ".gone")
+        code, found = doctor("--socket", world.socket, "--cp", 1)
+        assert code == 0 and found["memory"]["result"] == "note" and found["batch"]["result"] == "ok"
+        world.kill()
+        code, found = doctor("--socket", world.socket)
+        assert code == 3 and "no daemon listens" in found["daemon"]["text"]
+        assert doctor("--socket", world.config_path)[0] == 1
+
+
+def test_usage():
+    done = subprocess.run([sys.executable, "-m", "ballast.doctor", "--dp", "x"], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "client/python")})
+    assert done.returncode == 2 and "usage:" in done.stderr
+
+
+if __name__ == "__main__":
+    main(globals())
