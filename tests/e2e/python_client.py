@@ -15,6 +15,7 @@ import time
 
 import numpy
 
+from transport import need_tls, world_on_tcp, world_on_tls, write_token
 from world import ROOT, World, main, synthetic_documents, write_corpus
 
 sys.path.insert(0, os.path.join(ROOT, "client", "python"))
@@ -145,6 +146,34 @@ def test_fetched_batches_are_the_same_bytes():
             while (batch := client.next(0)) is None:  # nothing is lost between tries
                 assert client.export_state(0)
             assert (batch.tokens() == shared[0, 0, 0, 0][0, 0][1][0]).all() and len(batch.view()) == batch.tokens_total
+
+
+def test_over_tcp_and_tls_the_bytes_are_the_same():
+    with world_on_tcp() as world:
+        world.start()
+        place = (0, 0, 1, 0)
+        known = python_columns(world, 2, [place])
+        unix, world.socket = world.socket, world.tcp
+        same(known, python_columns(world, 2, [place], token_file=world.token))
+        raises(ballast.InvalidArgument, lambda: ballast.Client(world.tcp), "token_file=")
+        raises(ballast.InvalidArgument, lambda: ballast.Client("tcp:10.0.0.1:7"), "tls:10.0.0.1:7")
+        raises(ballast.InvalidArgument, lambda: ballast.Client("tcp:nowhere"), "is none of")
+        other = write_token(world, "other", "x" * 32)
+        raises(ballast.Error, lambda: ballast.Client(world.tcp, token_file=other), "this token is not the one")
+        os.chmod(other, 0o644)
+        raises(ballast.PermissionDenied, lambda: ballast.Client(world.tcp, token_file=other), "chmod")
+        with ballast.Client("unix:" + unix) as client:
+            assert client.next().index == 0
+    with world_on_tls() as world:
+        need_tls(world)
+        world.start()
+        files = world.authority.client("trainer")
+        world.socket = world.tls
+        same(known, python_columns(world, 2, [place], **files))
+        raises(ballast.InvalidArgument, lambda: ballast.Client(world.tls), "tls_ca=")
+        raises(ballast.PermissionDenied, lambda: ballast.Client(world.tls, **{**files, "tls_name": "other.test"}), "other.test")
+        bare = {"tls_ca": files["tls_ca"]}
+        raises(ballast.PermissionDenied, lambda: ballast.Client(world.tls, **bare), "CERTIFICATE_REQUIRED")
 
 
 def test_a_client_says_what_it_waits_for():

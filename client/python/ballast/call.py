@@ -7,17 +7,17 @@ that is interrupted midway (KeyboardInterrupt) leaves the connection broken, nev
 
 from __future__ import annotations
 
-import errno
 import select
-import socket
+import ssl
 import struct
 from collections import deque
 from typing import Any, Deque, Dict, Optional, Tuple
 
 from . import messages
 from .deadline import Deadline, after, wait
-from .errors import (Disconnected, Error, InvalidArgument, NoSocket, PermissionDenied, ProtocolError,
-                     TimedOut, Unavailable, from_status)
+from .dial import Credentials, dial
+from .errors import (Disconnected, Error, InvalidArgument, PermissionDenied, ProtocolError, TimedOut,
+                     from_status)
 from .wire import Schema, decode, encode
 
 DATA_BYTES_MAX = 4 << 20
@@ -29,37 +29,16 @@ _HEADER = struct.Struct(">IIBB")
 _TYPE_REQUEST, _TYPE_RESPONSE, _TYPE_DATA = 1, 2, 3
 _REMOTE_CLOSED, _REMOTE_OPEN, _NO_DATA = 1, 2, 4
 
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
 Frame = Tuple[int, int, bytes]  # type, flags, data
-
-
-def connect(path: str) -> socket.socket:
-    """A connected, non-blocking Unix socket."""
-    if len(path.encode()) > 107:
-        raise InvalidArgument(f"socket path {path} has {len(path.encode())} bytes, at most 107 fit")
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.setblocking(False)
-    try:
-        connection.connect(path)
-    except OSError as reason:
-        connection.close()
-        if reason.errno in (errno.ENOENT, errno.ECONNREFUSED):
-            kind = NoSocket if reason.errno == errno.ENOENT else Unavailable
-            raise kind(f"no daemon listens on {path}; start ballastd, or name its socket "
-                       "(socket=, BALLAST_SOCKET)") from None
-        if reason.errno == errno.EAGAIN:
-            raise Unavailable(f"the daemon on {path} accepts no more connections") from None
-        if reason.errno in (errno.EACCES, errno.EPERM):
-            raise PermissionDenied(f"not allowed to connect to {path}; ask for its group, or check its "
-                                   "mode") from None
-        raise Error(f"connect to {path}: {reason.strerror}") from None
-    return connection
 
 
 class Channel:
     """Not for two threads at once."""
 
-    def __init__(self, path: str):
-        self.socket = connect(path)
+    def __init__(self, address: str, known: Credentials = Credentials()):
+        self.socket = dial(address, known)
         self.stream = 0  # id of the open stream, 0 without
         self._pending = 0  # id of the unary call that is waited for
         self._fetch = 0  # id of the call that is answered with messages
@@ -89,8 +68,8 @@ class Channel:
         try:
             while rest:
                 try:
-                    rest = rest[self.socket.send(rest, socket.MSG_NOSIGNAL):]
-                except BlockingIOError:
+                    rest = rest[self.socket.send(rest):]
+                except _NOT_NOW:
                     if not wait(self.fileno(), select.POLLOUT, deadline):
                         raise self._break(TimedOut("the daemon reads nothing from the connection")) from None
         except OSError as reason:
@@ -128,10 +107,12 @@ class Channel:
         while True:
             try:
                 data = self.socket.recv(READ_BYTES)
-            except BlockingIOError:
+            except _NOT_NOW:
                 if not wait(self.fileno(), select.POLLIN, deadline):
                     return False
                 continue
+            except ssl.SSLError as reason:
+                raise PermissionDenied(f"the daemon refuses this side's certificate: {reason.reason or reason}") from None
             except OSError as reason:
                 raise Disconnected(f"connection to the daemon: {reason.strerror}") from None
             if not data:

@@ -18,6 +18,8 @@ from typing import (Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, O
 from . import messages
 from .batch import Batch
 from .deadline import Deadline, after
+from .dial import Credentials
+from .dial import credentials as make_credentials
 from .errors import (Disagreement, Error, FailedPrecondition, Forked, InvalidArgument, ProtocolError,
                      Stale)
 from .link import READY, SERVICE, Job, Link, Options
@@ -68,7 +70,8 @@ def make_options(socket: Optional[str] = None, *, dp: int = 0, pp: int = 0, cp: 
                  parts: Iterable[str] = ("tokens", "labels"), credits: int = 4,
                  connect_timeout: Optional[float] = 30.0, job_digest: Union[bytes, str, None] = None,
                  name: Optional[str] = None, start: Optional[Tuple[int, int]] = None, transport: str = "auto",
-                 waiting: Optional[Callable[[str], None]] = None, waiting_after: float = 2.0) -> Options:
+                 waiting: Optional[Callable[[str], None]] = None, waiting_after: float = 2.0,
+                 **files: Optional[str]) -> Options:
     """Judges what Client is called with."""
     chosen = (parts,) if isinstance(parts, str) else tuple(parts)
     if not chosen or any(part not in messages.PARTS for part in chosen):
@@ -79,10 +82,13 @@ def make_options(socket: Optional[str] = None, *, dp: int = 0, pp: int = 0, cp: 
         raise InvalidArgument(f"rank (dp {dp}, pp {pp}, cp {cp}, tp {tp}) is not one of a mesh")
     if transport not in ("auto", "shared", "fetch"):
         raise InvalidArgument(f"transport is {transport}, none of auto, shared, fetch")
+    strange = set(files) - set(Credentials.__dataclass_fields__)
+    if strange:
+        raise TypeError(f"no such option: {', '.join(sorted(strange))}")
     label = name or os.path.basename(sys.argv[0] or "python")
     return Options(str(socket or default_socket()), dp, pp, cp, tp, chosen, credits, connect_timeout,
                    _digest(job_digest), f"{label[:96]} ballast-python/{__version__}", start, transport, waiting,
-                   waiting_after)
+                   waiting_after, make_credentials(**files))
 
 
 class Step:
@@ -147,7 +153,8 @@ class Client:
                     train(batch.tokens(), batch.labels(), batch.positions())
                 step.commit()
 
-    socket           path of the control socket; $BALLAST_SOCKET, else /run/ballast/ballast.sock
+    socket           the daemon's address: unix:/path or the path alone, tcp:127.0.0.1:PORT, tls:HOST:PORT;
+                     $BALLAST_SOCKET, else /run/ballast/ballast.sock
     dp, pp, cp, tp   this rank's place in the mesh, each from 0
     parts            of "tokens" (the first pipeline stage), "labels" (the last), "plan" (the others)
     credits          batches in flight, held ones included
@@ -157,6 +164,9 @@ class Client:
     start            (step, index) of the first batch wanted; the daemon's next step otherwise
     transport        "shared": tokens lie in the daemon's memory; "fetch": they come over the connection;
                      "auto": shared where that is possible
+    token_file, tls_certificate, tls_key, tls_ca, tls_name
+                     files for tcp: and tls:, read at every connect; $BALLAST_TOKEN_FILE,
+                     $BALLAST_TLS_CERTIFICATE and so on
     waiting          called with a sentence when the daemon has been away for `waiting_after` seconds, and
                      every 30 s then: logging.warning, say
 

@@ -32,6 +32,8 @@ from . import messages
 from .batch import Batch
 from .call import Channel
 from .client import Client
+from .dial import credentials
+from .dial import parse as parse_address
 from .errors import AlreadyExists, Error, PermissionDenied
 from .version import __version__
 
@@ -108,7 +110,9 @@ class Doctor:
     # the way to the daemon
 
     def check_socket(self) -> bool:
-        path = self.socket
+        kind, path, port = parse_address(self.socket)
+        if kind != "unix":
+            return self.say("socket", OK, f"{path} port {port}, {kind}")
         try:
             mode = os.stat(path)
         except PermissionError:
@@ -132,7 +136,7 @@ class Doctor:
     def check_daemon(self) -> bool:
         """It answers, and of which version it is."""
         try:
-            channel = Channel(self.socket)
+            channel = Channel(self.socket, credentials())
         except Error as error:
             return self.failed("daemon", error)
         try:
@@ -180,6 +184,8 @@ class Doctor:
         if not self.client._link.fetches:
             slab = self.client._link.slab
             return self.say("memory", OK, f"descriptors pass: a slab of {slab.size >> 10 if slab else 0} KiB, sealed, is mapped")
+        if parse_address(self.socket)[0] != "unix":
+            return self.say("memory", OK, "tokens are fetched over the network")
         return self.say("memory", NOTE, "tokens are fetched over the connection, with twice the copying",
                         f"make {self.socket}.data reachable too (mount the folder, not the file)")
 
@@ -218,7 +224,7 @@ def parse(arguments: Optional[List[str]] = None) -> argparse.Namespace:
     summary, examples = (__doc__ or "").split("\n\n", 1)
     parser = argparse.ArgumentParser("python -m ballast.doctor", description=summary, epilog=examples,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--socket", help="control socket (default $BALLAST_SOCKET, else /run/ballast/ballast.sock)")
+    parser.add_argument("--socket", help="address of the daemon (default $BALLAST_SOCKET, else /run/ballast/ballast.sock)")
     for axis in ("dp", "pp", "cp", "tp"):
         parser.add_argument(f"--{axis}", type=int, default=0, metavar="N", help="place in the mesh (default 0)")
     parser.add_argument("--job-digest", metavar="HEX", help="that the job must have, as `ballastctl status` shows it")

@@ -22,6 +22,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 from . import messages, slab
 from .call import Channel
 from .deadline import Deadline, after, earlier, passed, wait
+from .dial import Credentials
 from .errors import (AlreadyExists, Error, InvalidArgument, JobMismatch, NoSocket, PermissionDenied, ProtocolError,
                      TimedOut, Unavailable, Unsupported)
 
@@ -69,6 +70,7 @@ class Options:
     transport: str = "auto"
     waiting: Optional[Callable[[str], None]] = None
     waiting_after: float = 2.0
+    credentials: Credentials = Credentials()
 
     @property
     def wants_slots(self) -> bool:
@@ -203,7 +205,7 @@ class Link:
             if not passed(self._retry):
                 return False
         options = self.options
-        self.channel = Channel(options.socket)
+        self.channel = Channel(options.socket, options.credentials)
         self.state = GREETING
         rank = {"dp": options.dp, "pp": options.pp, "cp": options.cp, "tp": options.tp}
         self.channel.start(SERVICE, "Hello", messages.HELLO_REQUEST, {

@@ -14,7 +14,7 @@ import struct
 import threading
 from typing import Optional
 
-from .call import connect
+from .dial import dial_unix
 from .errors import Disconnected, Error, ProtocolError, Unavailable
 
 SLOT_HEADER_BYTES = 64
@@ -27,9 +27,9 @@ _fence = threading.Lock()  # taking it orders loads on machines that reorder the
 
 def ask(path: str, token: bytes) -> socket.socket:
     """Connects to the data socket and sends the token; the answer is awaited there."""
-    connection = connect(path)
+    connection = dial_unix(path)
     try:
-        if connection.send(token, socket.MSG_NOSIGNAL) != len(token):
+        if connection.send(token) != len(token):
             raise Unavailable(f"data socket {path}: it takes no token")
     except OSError as reason:
         connection.close()
