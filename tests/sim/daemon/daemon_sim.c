@@ -33,11 +33,13 @@ struct sim sim;
 static struct config_override overrides[8];
 static char override_values[8][24];
 static bool excused[SIM_RANKS_MAX]; /* was away for its lease: others went on without it */
+static bool cut[SIM_RANKS_MAX];     /* was cut, and has not come back */
 static uint64_t committed_before, committed_life, committed_generation;
 static uint64_t restart_ns;
 static uint64_t heal_ns; /* until then the disk is full or broken */
 static struct {
-    uint64_t kills, stops, rank_kills, job_kills, cuts, stuck, full, broken, rewinds;
+    uint64_t kills, stops, rank_kills, job_kills, cuts, stuck, full, broken, rewinds, imports,
+        nodes, meshes;
 } counts;
 
 /* Failing */
@@ -90,6 +92,10 @@ bool sim_chance(uint32_t in_10000) {
     return in_10000 > 0 && sim_between(0, 9999) < in_10000;
 }
 
+static uint64_t smaller(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
 /* What must hold whenever the loop rests */
 
 static void check_slots(const struct daemon *daemon) {
@@ -102,9 +108,12 @@ static void check_slots(const struct daemon *daemon) {
         uint32_t holders = 0;
         for (uint32_t c = 0; c < daemon->server.conn_count; c++) {
             const struct session *session = &daemon->server.conns[c]->session;
+            uint32_t holds = 0;
             for (uint32_t h = 0; h < session->held_count; h++) {
-                holders += session->held[h].slot == i;
+                holds += session->held[h].slot == i;
             }
+            sim_check(holds <= 1, "slot %u is held %u times by one session", i, holds);
+            holders += holds;
         }
         sim_check(holders == slot->holders, "slot %u has %u holders and counts %u", i, holders,
                   slot->holders);
@@ -118,6 +127,49 @@ static void check_slots(const struct daemon *daemon) {
                   daemon->feed.reading == sim_reads_in_flight(),
               "%u slots are being read, %u jobs, %u reads", reading, daemon->feed.reading,
               sim_reads_in_flight());
+}
+
+int __real_loader_judge(struct session *session);
+int __wrap_loader_judge(struct session *session);
+
+/* A rank that is cut for its silence has no claims any more. */
+int __wrap_loader_judge(struct session *session) {
+    uint32_t i = (uint32_t)(session->member - session->world->roster->members);
+    int code = __real_loader_judge(session);
+    cut[i] |= code < 0;
+    return code;
+}
+
+int __real_roster_join(struct roster *roster, struct member *member, uint64_t now_ns);
+int __wrap_roster_join(struct roster *roster, struct member *member, uint64_t now_ns);
+
+int __wrap_roster_join(struct roster *roster, struct member *member, uint64_t now_ns) {
+    int code = __real_roster_join(roster, member, now_ns);
+    cut[member - roster->members] &= code < 0;
+    return code;
+}
+
+static void check_cut(const struct roster *roster) {
+    for (uint32_t i = 0; i < sim_rank_count(); i++) {
+        const struct member *member = &roster->members[i];
+        sim_check(!cut[i] || member->connected || !roster_live(member, sim.now_ns),
+                  "rank %u was cut and its lease lives on", i);
+    }
+}
+
+/* What was acknowledged to all ranks is committed, whatever the daemon forgot meanwhile. A claim
+ * that came while another generation was being stored counts for nothing, which matters only when
+ * the disk was full for that. */
+static void check_claims(const struct daemon *daemon) {
+    uint64_t lowest = UINT64_MAX;
+    for (uint32_t i = 0; i < sim_rank_count(); i++) {
+        lowest = smaller(lowest, sim_rank_claim(i, daemon->generation.number));
+    }
+    sim_check(daemon->progress.moving || sim.faults.disk_full > 0 ||
+                  daemon->roster.committed_step >= lowest,
+              "all ranks were told that steps to %" PRIu64
+              " are durable, committed_step is %" PRIu64,
+              lowest, daemon->roster.committed_step);
 }
 
 void sim_excuse(uint32_t i) {
@@ -178,9 +230,25 @@ static void check_bounds(const struct daemon *daemon) {
     }
 }
 
+static void follow_mesh(const struct daemon *daemon) {
+    const struct roster *roster = &daemon->roster;
+    if (sim_ranks_are_of(&roster->mesh)) {
+        return;
+    }
+    counts.meshes++;
+    sim_ranks_change(&roster->mesh, roster->committed_step);
+    for (uint32_t i = 0; i < SIM_RANKS_MAX; i++) {
+        excused[i] = true;
+        cut[i] = false;
+    }
+}
+
 static void check_always(void) {
     if (sim.daemon != NULL && sim_uv_at_poll() && sim.daemon->server.conns != NULL) {
+        follow_mesh(sim.daemon);
         check_slots(sim.daemon);
+        check_cut(&sim.daemon->roster);
+        check_claims(sim.daemon);
         check_progress(sim.daemon);
         check_bounds(sim.daemon);
     }
@@ -198,6 +266,7 @@ static void daemon_begin(void) {
     sim.lives++;
     sim.exit_code = EXIT_NONE;
     sim.started_ns = sim.now_ns;
+    memset(cut, 0, sizeof cut);
     sim_say("the daemon starts");
     sim_thread_start(daemon_main);
 }
@@ -280,6 +349,16 @@ static void fault_job(void) {
     }
 }
 
+/* Only what ranks have in their checkpoint is left; they begin on a new node with that. */
+static void fault_node(void) {
+    if (!sim_ranks_rewind(true)) {
+        return;
+    }
+    counts.nodes++;
+    fault_job();
+    sim_disk_wipe();
+}
+
 static void faults(void) {
     uint32_t rank = sim_between(0, sim_rank_count() - 1);
     if (daemon_lives() && sim_chance(sim.faults.kill_daemon)) {
@@ -311,7 +390,13 @@ static void faults(void) {
         fault_job();
     }
     if (sim_chance(sim.faults.rewind)) {
-        counts.rewinds += sim_ranks_rewind();
+        counts.rewinds += sim_ranks_rewind(false);
+    }
+    if (sim_chance(sim.faults.import)) {
+        counts.imports += sim_ranks_rewind(true);
+    }
+    if (sim_chance(sim.faults.lose_node)) {
+        fault_node();
     }
     if (sim_chance(sim.faults.disk_full)) {
         fault_disk(false);
@@ -319,10 +404,6 @@ static void faults(void) {
     if (sim_chance(sim.faults.disk_broken)) {
         fault_disk(true);
     }
-}
-
-static uint64_t smaller(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
 }
 
 /* Nothing can happen now: when can it? */
@@ -416,7 +497,10 @@ static void override(uint32_t i, const char *key, const char *format, uint64_t v
 
 static void choose(void) {
     sim.credits = sim_between(1, 6);
-    uint32_t replicas = sim_case->options.dp;
+    uint32_t replicas = 1; /* of the widest mesh */
+    for (uint64_t i = 0; i < sim_case->count; i++) {
+        replicas = sim_case->plans[i]->dp > replicas ? sim_case->plans[i]->dp : replicas;
+    }
     sim.faults = (struct sim_faults){.kill_daemon = rate(30),
                                      .stop_daemon = rate(10),
                                      .kill_rank = rate(40),
@@ -425,6 +509,9 @@ static void choose(void) {
                                      .stick_rank = rate(30),
                                      .stick_thread = rate(30),
                                      .rewind = rate(10),
+                                     .import = rate(6),
+                                     .lose_node = rate(3),
+                                     .open_anew = rate(60),
                                      .disk_full = rate(10),
                                      .disk_broken = rate(5),
                                      .read_error = rate(300),
@@ -477,6 +564,7 @@ static uint64_t run_seed(uint64_t seed, bool verbose) {
     sim = (struct sim){.seed = seed, .random = seed, .now_ns = 1000 * SIM_MS, .verbose = verbose};
     sim_case = sim_world_case(sim_between(0, sim_world_cases() - 1));
     memset(excused, 0, sizeof excused);
+    memset(cut, 0, sizeof cut);
     committed_before = 0;
     committed_life = 0;
     restart_ns = 0;
@@ -517,14 +605,15 @@ whatever_breaks_the_stream_is_the_reference_and_in_peace_all_reach_its_end(void 
         steps += sim.steps;
         lives += sim.lives;
     }
-    print_message("%" PRIu64 " seeds, %" PRIu64 " steps of the schedule, %" PRIu64
-                  " lives of the daemon in %.1f s: kills %" PRIu64 ", stops %" PRIu64
-                  ", ranks killed %" PRIu64 ", jobs killed %" PRIu64 ", connections lost %" PRIu64
-                  ", ranks stuck %" PRIu64 ", disk full %" PRIu64 ", broken %" PRIu64
-                  ", rewinds %" PRIu64 "\n",
-                  seed - 1, steps, lives, (double)(clock_now_ns() - begin_ns) / 1e9, counts.kills,
-                  counts.stops, counts.rank_kills, counts.job_kills, counts.cuts, counts.stuck,
-                  counts.full, counts.broken, counts.rewinds);
+    print_message(
+        "%" PRIu64 " seeds, %" PRIu64 " steps of the schedule, %" PRIu64
+        " lives of the daemon in %.1f s: kills %" PRIu64 ", stops %" PRIu64
+        ", ranks killed %" PRIu64 ", jobs killed %" PRIu64 ", connections lost %" PRIu64
+        ", ranks stuck %" PRIu64 ", disk full %" PRIu64 ", broken %" PRIu64 ", rewinds %" PRIu64
+        ", imports %" PRIu64 ", nodes lost %" PRIu64 ", meshes changed %" PRIu64 "\n",
+        seed - 1, steps, lives, (double)(clock_now_ns() - begin_ns) / 1e9, counts.kills,
+        counts.stops, counts.rank_kills, counts.job_kills, counts.cuts, counts.stuck, counts.full,
+        counts.broken, counts.rewinds, counts.imports, counts.nodes, counts.meshes);
 }
 
 static void the_same_seed_is_the_same_history(void **state) {

@@ -35,7 +35,10 @@ struct sim_faults {
     uint32_t lose_wire;
     uint32_t stick_rank;
     uint32_t stick_thread;
-    uint32_t rewind; /* the job seeks another step */
+    uint32_t rewind;    /* the job seeks another step */
+    uint32_t import;    /* ... with the state that one rank brings along */
+    uint32_t lose_node; /* ... on a new node: nothing is stored there */
+    uint32_t open_anew; /* a rank ends its stream and opens another on the same connection */
     uint32_t disk_full;
     uint32_t disk_broken;
     uint32_t read_error; /* per read */
@@ -153,6 +156,10 @@ void sim_reader_drain(void);
 
 void sim_ranks_open(void);
 void sim_ranks_close(void);
+/* Where the mesh changes, all ranks end and those of the new one begin, at the daemon's next step.
+ */
+bool sim_ranks_are_of(const struct rank_place *mesh);
+void sim_ranks_change(const struct rank_place *mesh, uint64_t committed_step);
 bool sim_rank_ready(uint32_t i);
 void sim_rank_act(uint32_t i);
 uint64_t sim_rank_due_ns(uint32_t i);
@@ -166,16 +173,28 @@ uint32_t sim_rank_count(void);
 uint64_t sim_rank_told_step(uint32_t i);
 void sim_rank_cut(uint32_t i);               /* the daemon is through with its connection */
 uint64_t sim_rank_gone_since_ns(uint32_t i); /* SIM_NEVER: connected; 0: cut by the daemon */
-/* All give up what they had and seek one step; false: they still do. */
-bool sim_ranks_rewind(void);
+/* All give up what they had and seek one step, one of them by Import if `import`; false: they still
+ * do. */
+bool sim_ranks_rewind(bool import);
+/* First step whose commit was not acknowledged to the rank's process, if it is connected and of
+ * this generation; 0: nothing is known. */
+uint64_t sim_rank_claim(uint32_t i, uint64_t generation);
 void sim_excuse(uint32_t i); /* others may commit what this rank did not */
 void sim_ranks_daemon_died(void);
 
 /* World */
 
+struct sim_state {
+    uint8_t *bytes;
+    size_t count;
+};
+
 struct sim_case {
     char config_path[96];
     struct step_plan **plans; /* of the whole stream */
+    struct sim_state *states; /* from which they are planned, encoded */
+    struct catalog *catalog;
+    struct blob identity;
     uint64_t count;
     struct plan_options options; /* resolved */
 };
@@ -186,6 +205,8 @@ uint32_t sim_world_cases(void);
 /* Planned when first asked for. */
 const struct sim_case *sim_world_case(uint32_t i);
 extern const struct sim_case *sim_case; /* of this seed */
+/* A checkpoint of the case's step; the caller frees. */
+uint8_t *sim_world_blob(uint64_t step, uint64_t generation, size_t *bytes);
 /* Whether the payload holds the micro-batch's tokens. */
 bool sim_world_payload(const struct step_plan *plan, const struct micro_batch *micro_batch,
                        const uint8_t *payload, uint64_t bytes);

@@ -15,10 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define QUEUE_MAX   96u
-#define INPUT_BYTES (1u << 18)
+#define QUEUE_MAX     96u
+#define INPUT_BYTES   (1u << 18)
+#define MESSAGE_BYTES (1u << 18) /* with a checkpoint in it */
 
-enum item_kind { ITEM_BATCH, ITEM_END_OF_STEP, ITEM_END_OF_DATA };
+enum item_kind { ITEM_BATCH, ITEM_END_OF_STEP, ITEM_END_OF_MESH, ITEM_END_OF_DATA };
 
 struct item {
     enum item_kind kind;
@@ -54,21 +55,27 @@ struct rank {
     struct item kept[QUEUE_MAX]; /* worked on, not let go */
     uint32_t kept_count;
     uint64_t acknowledged; /* first step without an acknowledged commit */
-    uint64_t told;         /* first step without a commit that was sent */
+    uint64_t claim;        /* the same, as far as this process knows; 0: nothing */
+    uint64_t claim_generation;
+    uint64_t told; /* first step without a commit that was sent */
     bool committing;
     uint64_t commit_step;
-    bool seeking; /* the job goes back, or on, to seek_step */
+    bool seeking;   /* the job goes back, or on, to seek_step */
+    bool importing; /* ... and this rank brings the state along */
+    uint64_t least; /* generation that is opened there at least, as ranks agree where one imports */
     uint64_t seek_step;
     uint32_t seek_stream;
     uint32_t heard_from; /* frames of streams before this one are of what was given up */
     bool generation_known;
     uint64_t generation;
     bool ended;    /* EndOfData came */
+    bool bordered; /* the mesh ends at its step */
     bool anywhere; /* the next stream begins where the daemon says */
     uint64_t busy_ns, stuck_ns, reconnect_ns;
 };
 
 static struct rank ranks[SIM_RANKS_MAX];
+static struct rank_place ranks_mesh; /* sizes */
 static uint32_t rank_count;
 static uint8_t inputs[2][SIM_RANKS_MAX][INPUT_BYTES];
 
@@ -82,22 +89,37 @@ static uint8_t inputs[2][SIM_RANKS_MAX][INPUT_BYTES];
     } while (0)
 
 static uint32_t per_step(uint64_t step) {
-    return sim_case->plans[step]->micro_batch_count / sim_case->options.dp;
+    return sim_case->plans[step]->micro_batch_count / sim_case->plans[step]->dp;
 }
 
-void sim_ranks_open(void) {
-    const struct plan_options *options = &sim_case->options;
-    uint32_t within = options->pp * options->cp * options->tp;
-    rank_count = options->dp * within;
+static struct rank_place mesh_of(uint64_t step) {
+    const struct step_plan *plan = sim_case->plans[step];
+    return (struct rank_place){.dp = plan->dp, .pp = plan->pp, .cp = plan->cp, .tp = plan->tp};
+}
+
+bool sim_ranks_are_of(const struct rank_place *mesh) {
+    return memcmp(mesh, &ranks_mesh, sizeof ranks_mesh) == 0;
+}
+
+/* Whether the mesh ends with the step before. */
+static bool is_border(uint64_t step) {
+    struct rank_place before = mesh_of(step - 1), after = mesh_of(step);
+    return memcmp(&before, &after, sizeof before) != 0;
+}
+
+static void ranks_make(const struct rank_place *mesh) {
+    uint32_t within = mesh->pp * mesh->cp * mesh->tp;
+    ranks_mesh = *mesh;
+    rank_count = mesh->dp * within;
     assert(rank_count <= SIM_RANKS_MAX);
     for (uint32_t i = 0; i < rank_count; i++) {
         uint32_t rest = i % within;
         struct rank *rank = &ranks[i];
         *rank = (struct rank){.number = i,
                               .place = {.dp = i / within,
-                                        .pp = rest / (options->cp * options->tp),
-                                        .cp = rest / options->tp % options->cp,
-                                        .tp = rest % options->tp},
+                                        .pp = rest / (mesh->cp * mesh->tp),
+                                        .cp = rest / mesh->tp % mesh->cp,
+                                        .tp = rest % mesh->tp},
                               .commit_every = sim_between(0, 2) == 0 ? sim_between(2, 4) : 1,
                               .credits_max = sim_between(1, sim.credits),
                               .think_ms_max = sim_between(0, 1) * sim_between(0, 20),
@@ -105,6 +127,11 @@ void sim_ranks_open(void) {
                               .gone_since_ns = sim.now_ns};
         rank->subscribed = rank->place.pp == 0 || sim_between(0, 1) == 0;
     }
+}
+
+void sim_ranks_open(void) {
+    const struct rank_place mesh = mesh_of(0);
+    ranks_make(&mesh);
 }
 
 void sim_ranks_close(void) {
@@ -116,12 +143,29 @@ void sim_ranks_close(void) {
     }
 }
 
+void sim_ranks_change(const struct rank_place *mesh, uint64_t committed_step) {
+    sim_say("ranks of another mesh begin");
+    sim_ranks_close();
+    ranks_make(mesh);
+    for (uint32_t i = 0; i < rank_count; i++) {
+        ranks[i].anywhere = true;
+        ranks[i].acknowledged = ranks[i].told = committed_step;
+    }
+}
+
 uint32_t sim_rank_count(void) {
     return rank_count;
 }
 
 uint64_t sim_rank_told_step(uint32_t i) {
     return ranks[i].told;
+}
+
+uint64_t sim_rank_claim(uint32_t i, uint64_t generation) {
+    const struct rank *rank = &ranks[i];
+    bool heard = rank->wire != NULL && !rank->wire->daemon_gone && rank->hello_stream == 0 &&
+                 rank->life == sim.lives;
+    return heard && rank->claim_generation == generation ? rank->claim : 0;
 }
 
 uint64_t sim_rank_gone_since_ns(uint32_t i) {
@@ -140,10 +184,12 @@ bool sim_rank_over(uint32_t i) {
 
 static void rank_frame(struct rank *rank, uint32_t stream, enum frame_type type, uint8_t flags,
                        const ProtobufCMessage *message) {
-    uint8_t frame[FRAME_HEADER_BYTES + 1024];
-    size_t bytes = protobuf_c_message_get_packed_size(message);
-    assert(bytes <= 1024);
-    (void)protobuf_c_message_pack(message, frame + FRAME_HEADER_BYTES);
+    static uint8_t frame[FRAME_HEADER_BYTES + MESSAGE_BYTES + 1024];
+    size_t bytes = message == NULL ? 0 : protobuf_c_message_get_packed_size(message);
+    assert(bytes <= MESSAGE_BYTES + 1024);
+    if (message != NULL) {
+        (void)protobuf_c_message_pack(message, frame + FRAME_HEADER_BYTES);
+    }
     const struct frame_header header = {
         .length = (uint32_t)bytes, .stream = stream, .type = (uint8_t)type, .flags = flags};
     frame_header_encode(&header, frame);
@@ -152,7 +198,8 @@ static void rank_frame(struct rank *rank, uint32_t stream, enum frame_type type,
 
 static uint32_t rank_call(struct rank *rank, const char *method, uint8_t flags,
                           const ProtobufCMessage *message) {
-    uint8_t payload[512];
+    static uint8_t payload[MESSAGE_BYTES];
+    assert(protobuf_c_message_get_packed_size(message) <= sizeof payload);
     Ttrpc__Request request = TTRPC__REQUEST__INIT;
     uint32_t stream = rank->next_stream;
     request.service = (char *)SESSION_LOADER;
@@ -189,6 +236,8 @@ static void rank_connect(struct rank *rank) {
     hello.rank = &place;
     hello.n_parts = 1;
     hello.parts = &part;
+    hello.committed_step = rank->claim;
+    hello.generation = rank->claim_generation;
     rank->hello_stream = rank_call(rank, "Hello", 0, &hello.base);
 }
 
@@ -220,12 +269,26 @@ static void rank_open_stream(struct rank *rank) {
     rank->stream = rank_call(rank, "Stream", FRAME_REMOTE_OPEN, &first.base);
 }
 
+static void rank_import(struct rank *rank) {
+    Ballast__V1__ImportRequest request = BALLAST__V1__IMPORT_REQUEST__INIT;
+    request.state.data = sim_world_blob(rank->seek_step, rank->least - 1, &request.state.len);
+    request.generation = rank->least;
+    SAY(rank, "imports %llu", (unsigned long long)rank->seek_step);
+    rank->seek_stream = rank_call(rank, "Import", 0, &request.base);
+    free(request.state.data);
+}
+
 static void rank_seek(struct rank *rank) {
     Ballast__V1__SeekRequest request = BALLAST__V1__SEEK_REQUEST__INIT;
     request.step = rank->seek_step;
-    SAY(rank, "seeks %llu", (unsigned long long)rank->seek_step);
+    request.generation = rank->least;
     rank->stream = rank->commit_stream = 0;
     rank->heard_from = rank->next_stream;
+    if (rank->importing) {
+        rank_import(rank);
+        return;
+    }
+    SAY(rank, "seeks %llu", (unsigned long long)rank->seek_step);
     rank->seek_stream = rank_call(rank, "Seek", 0, &request.base);
 }
 
@@ -273,7 +336,9 @@ void sim_rank_kill(uint32_t i) {
     rank->queue_count = 0;
     rank->committing = false;
     rank->ended = false;
+    rank->bordered = false;
     rank->generation_known = false;
+    rank->claim = 0;
     rank->step = rank->acknowledged;
     rank->index = 0;
     rank->anywhere = sim_between(0, 2) == 0;
@@ -286,16 +351,21 @@ static void rank_give_up(struct rank *rank, uint64_t step) {
     rank->kept_count = 0;
     rank->committing = false;
     rank->ended = false;
+    rank->bordered = false;
     rank->anywhere = false;
     rank->seeking = true;
     rank->seek_step = rank->step = step;
     rank->index = 0;
     rank->acknowledged = step;
+    rank->claim = 0;
+    rank->importing = false;
+    rank->least = 0;
     sim_excuse(rank->number);
 }
 
-bool sim_ranks_rewind(void) {
+bool sim_ranks_rewind(bool import) {
     uint64_t most = 0;
+    uint32_t importer = import ? sim_between(0, rank_count - 1) : rank_count;
     for (uint32_t i = 0; i < rank_count; i++) {
         if (ranks[i].seeking) {
             return false;
@@ -307,6 +377,8 @@ bool sim_ranks_rewind(void) {
     for (uint32_t i = 0; i < rank_count; i++) {
         struct rank *rank = &ranks[i];
         rank_give_up(rank, step);
+        rank->importing = i == importer;
+        rank->least = import ? sim_disk.generation + 1 : 0;
         if (rank->wire == NULL) {
             rank->reconnect_ns = sim.now_ns + sim_between(0, 60) * SIM_MS;
         } else if (sim_between(0, 1) == 0) {
@@ -324,6 +396,19 @@ void sim_ranks_daemon_died(void) {
     }
 }
 
+/* Ends its stream and opens another; what it had not worked on comes again. */
+static void rank_open_anew(struct rank *rank) {
+    SAY(rank, "opens its stream anew");
+    rank_frame(rank, rank->stream, FRAME_DATA, FRAME_REMOTE_CLOSED | FRAME_NO_DATA, NULL);
+    rank->heard_from = rank->next_stream;
+    if (rank->queue_count > 0) {
+        rank->step = rank->queue[0].step;
+        rank->index = rank->queue[0].index;
+        rank->queue_count = 0;
+    }
+    rank_open_stream(rank);
+}
+
 /* Goes back to a batch that was lost; everything after it comes again. */
 static void rank_rewind(struct rank *rank, const struct item *item) {
     struct item lost = *item;
@@ -332,6 +417,7 @@ static void rank_rewind(struct rank *rank, const struct item *item) {
     rank_lost(rank, false);
     rank->queue_count = 0;
     rank->ended = false;
+    rank->bordered = false;
     rank->step = lost.step;
     rank->index = lost.index;
 }
@@ -482,7 +568,7 @@ static void rank_greeted(struct rank *rank, const Ttrpc__Response *response) {
     if (rank->committing) {
         rank_commit(rank, rank->commit_step);
     }
-    if (!rank->ended) {
+    if (!rank->ended && !rank->bordered) {
         rank_open_stream(rank);
     }
 }
@@ -496,17 +582,25 @@ static void rank_sought(struct rank *rank, const Ttrpc__Response *response) {
                       code == STATUS_FAILED_PRECONDITION || code == STATUS_RESOURCE_EXHAUSTED,
                   "rank %u: seek of %llu: %s", rank->number, (unsigned long long)rank->seek_step,
                   response->status->message);
+        sim_check(code != STATUS_FAILED_PRECONDITION ||
+                      strstr(response->status->message, "ranks must seek the same step") != NULL,
+                  "rank %u: seek of %llu: %s", rank->number, (unsigned long long)rank->seek_step,
+                  response->status->message);
         rank->seeking = code == STATUS_UNAVAILABLE || code == STATUS_RESOURCE_EXHAUSTED;
         rank->generation_known = rank->seeking && rank->generation_known;
         rank_lost(rank, false);
         return;
     }
+    /* The fields of ImportResponse are these too. */
     Ballast__V1__SeekResponse *sought = ballast__v1__seek_response__unpack(
         NULL, response->payload.len, response->payload.data);
     sim_check(sought->next_step == rank->seek_step, "rank %u sought %llu and is at %llu",
               rank->number, (unsigned long long)rank->seek_step,
               (unsigned long long)sought->next_step);
-    check_digest(rank, sought->next_step, &sought->plan_digest);
+    struct rank_place mesh = mesh_of(sought->next_step);
+    if (sought->plan_digest.len > 0 || sim_ranks_are_of(&mesh)) { /* of another mesh: not yet */
+        check_digest(rank, sought->next_step, &sought->plan_digest);
+    }
     rank->seeking = false;
     rank->told = rank->seek_step;
     rank->generation_known = true;
@@ -515,10 +609,14 @@ static void rank_sought(struct rank *rank, const Ttrpc__Response *response) {
     rank_open_stream(rank);
 }
 
+static bool sim_rewinds(void) {
+    return sim.faults.rewind > 0 || sim.faults.import > 0 || sim.faults.lose_node > 0;
+}
+
 static void rank_acknowledged(struct rank *rank, const Ttrpc__Response *response) {
     rank->commit_stream = 0;
     if (response->status != NULL && response->status->code == STATUS_ABORTED) {
-        sim_check(sim.faults.rewind > 0, "rank %u: %s", rank->number, response->status->message);
+        sim_check(sim_rewinds(), "rank %u: %s", rank->number, response->status->message);
         rank_lost(rank, false);
         return;
     }
@@ -534,11 +632,15 @@ static void rank_acknowledged(struct rank *rank, const Ttrpc__Response *response
     if (rank->commit_step + 1 > rank->acknowledged) {
         rank->acknowledged = rank->commit_step + 1;
     }
+    if (rank->claim_generation != rank->generation || rank->claim <= rank->commit_step) {
+        rank->claim = rank->commit_step + 1;
+        rank->claim_generation = rank->generation;
+    }
 }
 
 static bool status_expected(int32_t code) {
     return code == STATUS_UNAVAILABLE || code == STATUS_DEADLINE_EXCEEDED ||
-           (code == STATUS_ABORTED && sim.faults.rewind > 0) ||
+           (code == STATUS_ABORTED && sim_rewinds()) ||
            (code == STATUS_DATA_LOSS && sim.faults.read_error > 0);
 }
 
@@ -554,6 +656,15 @@ static void rank_hear_response(struct rank *rank, const struct frame_header *hea
         rank_greeted(rank, response);
     } else if (header->stream == rank->commit_stream) {
         rank_acknowledged(rank, response);
+    } else if (header->stream == rank->stream && response->status != NULL &&
+               response->status->code == STATUS_FAILED_PRECONDITION) {
+        sim_check(rank->index == 0 && rank->step > 0 && rank->step < sim_case->count &&
+                      is_border(rank->step),
+                  "rank %u, step %llu: %s", rank->number, (unsigned long long)rank->step,
+                  response->status->message);
+        (void)rank_queue(rank, ITEM_END_OF_MESH);
+        rank->bordered = true;
+        rank->stream = 0;
     } else if (header->stream == rank->stream) {
         sim_check(response->status != NULL && status_expected(response->status->code),
                   "rank %u: the stream ends: %s", rank->number,
@@ -589,12 +700,30 @@ static void rank_hear(struct rank *rank) {
     }
 }
 
+/* What a rank commits it no longer holds. */
+static void check_released(const struct rank *rank) {
+    const struct server *server = &sim.daemon->server;
+    for (uint32_t c = 0; c < server->conn_count; c++) {
+        const struct session *session = &server->conns[c]->session;
+        bool own = session->member == &sim.daemon->roster.members[rank->number];
+        for (uint32_t h = 0; own && h < session->held_count; h++) {
+            sim_check(session->held[h].step > rank->commit_step,
+                      "rank %u has committed %llu, its slot of step %llu is held", rank->number,
+                      (unsigned long long)rank->commit_step,
+                      (unsigned long long)session->held[h].step);
+        }
+    }
+}
+
 static void check_acknowledged(const struct rank *rank, const struct frame_header *header,
                                const uint8_t *data) {
     Ttrpc__Response *response = ttrpc__response__unpack(NULL, header->length, data);
     sim_check(response->status != NULL || sim_disk_durable_step() > rank->commit_step,
               "the commit of step %llu is acknowledged, rows are durable to %llu",
               (unsigned long long)rank->commit_step, (unsigned long long)sim_disk.rows_end);
+    if (response->status == NULL && sim.daemon != NULL) {
+        check_released(rank);
+    }
     ttrpc__response__free_unpacked(response, NULL);
 }
 
@@ -694,6 +823,9 @@ static void rank_work_on(struct rank *rank) {
             rank_commit(rank, item.step);
         }
         break;
+    case ITEM_END_OF_MESH: /* once more, if need be: nobody commits a later step of this mesh */
+        rank_commit(rank, item.step - 1);
+        break;
     case ITEM_END_OF_DATA:
         rank->ended = true;
         if (rank->acknowledged < item.step) {
@@ -744,8 +876,18 @@ uint64_t sim_rank_due_ns(uint32_t i) {
     return due_ns;
 }
 
+static bool rank_may_open_anew(const struct rank *rank) {
+    return rank->wire != NULL && !rank->wire->daemon_gone && rank->stream != 0 &&
+           rank->hello_stream == 0 && !rank->committing && !rank->seeking && !rank->ended &&
+           !rank->bordered;
+}
+
 void sim_rank_act(uint32_t i) {
     struct rank *rank = &ranks[i];
+    if (rank_may_open_anew(rank) && !sim.peace && sim_chance(sim.faults.open_anew)) {
+        rank_open_anew(rank);
+        return;
+    }
     bool works = rank_can_work(rank);
     if (works && (rank->wire == NULL || rank->wire->to_rank.used == 0 || sim_between(0, 1) == 0)) {
         bool lets_go = rank->kept_count > 0 &&

@@ -54,7 +54,7 @@ static struct {
     uv_loop_t *loop;
     bool stop;
     bool at_poll;
-    int sockets;   /* made so far by this daemon */
+    int sockets;   /* made so far by this loop's daemon */
     bool bound[2]; /* control, data */
     bool listening;
     int signals[4];
@@ -220,6 +220,13 @@ uint64_t sim_uv_due_ns(void) {
     return due_ns;
 }
 
+/* Held back, until a loop takes it. */
+static void signal_hold(int number) {
+    if (uv.signal_count < sizeof uv.signals / sizeof uv.signals[0]) {
+        uv.signals[uv.signal_count++] = number;
+    }
+}
+
 void sim_uv_signal(int number) {
     for (uint32_t i = 0; i < uv.count; i++) {
         struct handle *at = &uv.handles[i];
@@ -228,9 +235,7 @@ void sim_uv_signal(int number) {
             return;
         }
     }
-    if (uv.signal_count < sizeof uv.signals / sizeof uv.signals[0]) {
-        uv.signals[uv.signal_count++] = number;
-    }
+    signal_hold(number);
 }
 
 void sim_uv_reset(void) {
@@ -247,6 +252,7 @@ void sim_uv_reset(void) {
 
 int uv_loop_init(uv_loop_t *loop) {
     uv.loop = loop;
+    uv.sockets = 0;
     sim.daemon = (struct daemon *)(void *)((char *)loop - offsetof(struct daemon, loop));
     return 0;
 }
@@ -296,6 +302,9 @@ void uv_close(uv_handle_t *handle, uv_close_cb closed) {
     at->closing = true;
     at->active = false;
     at->closed = closed;
+    if (at->kind == KIND_SIGNAL && at->pending) {
+        signal_hold(at->fd);
+    }
     if (at->wire != NULL) {
         wire_leave(at->wire);
         at->wire = NULL;

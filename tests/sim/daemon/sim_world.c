@@ -3,6 +3,7 @@
  * Files are real and the same for all seeds. The reference of a case is made by plan_step alone,
  * with the case's sections, without a daemon, once. */
 #include "sim.h"
+#include "daemon/job.h"
 #include "tests/property/splitmix.h"
 #include "tests/unit/corpus_files.h"
 
@@ -32,6 +33,11 @@ static const char *const case_texts[] = {
     "policy = wlb:bands\nmicro_batches = 2\n[parallel]\ndp = 2\ntp = 2\n"
     "[from 2]\nplan.micro_batches = 6\ndataset.d2.path = d2\ndataset.d2.weight = 3\n"
     "[from 9]\nplan.micro_batches = 4\ndataset.d1.weight = 5\n",
+    "policy = wlb:level\nmicro_batches = 4\n[parallel]\ndp = 2\ncp = 2\n"
+    "[from 4]\nparallel.dp = 4\nparallel.cp = 1\n[from 9]\nparallel.dp = 1\nparallel.tp = 2\n",
+    "policy = wlb:bands\nmicro_batches = 2\n[parallel]\ncp = 2\n"
+    "[from 3]\nparallel.dp = 2\nparallel.pp = 2\nparallel.cp = 1\n"
+    "[from 8]\nplan.micro_batches = 4\n[from 11]\nparallel.pp = 1\n",
 };
 
 static char folder[64];
@@ -85,8 +91,12 @@ void sim_world_close(void) {
     for (uint32_t i = 0; i < CASE_COUNT; i++) {
         for (uint64_t step = 0; step < cases[i].count; step++) {
             step_plan_destroy(cases[i].plans[step]);
+            free(cases[i].states[step].bytes);
         }
         free(cases[i].plans);
+        free(cases[i].states);
+        job_identity_deinit(&cases[i].identity);
+        catalog_close(cases[i].catalog);
         config_destroy(configs[i]);
     }
     test_folder_remove(folder);
@@ -96,13 +106,36 @@ uint32_t sim_world_cases(void) {
     return CASE_COUNT;
 }
 
+static struct sim_state state_encode(const struct plan_state *state) {
+    struct sim_state out = {.count = plan_state_encode(state, NULL, 0)};
+    out.bytes = malloc(out.count);
+    assert(out.bytes != NULL);
+    (void)plan_state_encode(state, out.bytes, out.count);
+    return out;
+}
+
+/* Plans on from the step; what was encoded for the step after the last is not kept. */
+static bool case_step(struct sim_case *out, struct schedule *schedule,
+                      const struct plan_state *state, struct plan_state *next,
+                      struct error *error) {
+    out->states[out->count] = state_encode(state);
+    if (schedule_step(schedule, state, next, &out->plans[out->count], error) == 1) {
+        out->count++;
+        assert(out->count < PLANS_MAX);
+        return true;
+    }
+    free(out->states[out->count].bytes);
+    return false;
+}
+
 static void case_plan(struct sim_case *out, const struct config *config) {
     struct error error = {0};
-    struct catalog *catalog = NULL;
     struct corpus_source source;
-    int code = catalog_open(config->datasets, config->dataset_count, &catalog, &error);
+    int code = catalog_open(config->datasets, config->dataset_count, &out->catalog, &error);
     assert(code == 0);
-    code = corpus_source_init(&source, catalog, &config->source, &error);
+    code = job_identity_init(&out->identity, "sim", config, out->catalog, &error);
+    assert(code == 0);
+    code = corpus_source_init(&source, out->catalog, &config->source, &error);
     assert(code == 0);
     struct schedule *schedule = schedule_create(config->sections, config->section_count,
                                                 &source.source, &error);
@@ -110,19 +143,31 @@ static void case_plan(struct sim_case *out, const struct config *config) {
     struct plan_state *state = schedule_state_create(schedule);
     struct plan_state *next = schedule_state_create(schedule);
     out->plans = calloc(PLANS_MAX, sizeof(struct step_plan *));
-    assert(state != NULL && next != NULL && out->plans != NULL);
-    while (schedule_step(schedule, state, next, &out->plans[out->count], &error) == 1) {
+    out->states = calloc(PLANS_MAX, sizeof *out->states);
+    assert(state != NULL && next != NULL && out->plans != NULL && out->states != NULL);
+    while (case_step(out, schedule, state, next, &error)) {
         struct plan_state *swapped = state;
         state = next;
         next = swapped;
-        out->count++;
-        assert(out->count < PLANS_MAX);
     }
     sim_check(error.code == 0 && out->count > 10, "the reference: %s", error.text);
     plan_state_destroy(state);
     plan_state_destroy(next);
     schedule_destroy(schedule);
-    catalog_close(catalog);
+}
+
+uint8_t *sim_world_blob(uint64_t step, uint64_t generation, size_t *bytes) {
+    struct blob blob = sim_case->identity;
+    struct error error;
+    blob.step = step;
+    blob.generation = generation;
+    blob.state = sim_case->states[step].bytes;
+    blob.state_bytes = sim_case->states[step].count;
+    blob.digest_known = true;
+    memcpy(blob.digest, sim_case->plans[step]->digest, sizeof blob.digest);
+    uint8_t *out = blob_encode(&blob, bytes, &error);
+    sim_check(out != NULL, "a checkpoint of step %llu: %s", (unsigned long long)step, error.text);
+    return out;
 }
 
 const struct sim_case *sim_world_case(uint32_t i) {
