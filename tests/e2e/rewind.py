@@ -10,8 +10,6 @@ import signal
 import subprocess
 import time
 
-import numpy
-
 from determinism import ALL, MICRO_BATCHES, reference, world_with_corpus
 from faults import Raw
 from world import BIN, BIN_ASAN, FULL, Skip, World, digests, in_order, main, synthetic_documents, write_corpus
@@ -237,38 +235,6 @@ class Caller:
         elapsed = time.monotonic() - started
         assert answer is not None and answer[1] == 2 and answer[3][:1] != b"\x0a", answer
         return elapsed, len(answer[3])
-
-
-def percentiles(seconds):
-    ordered = sorted(seconds)
-    return ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
-
-
-def test_a_seek_takes_20_ms_and_an_export_2_ms_with_1000_documents_waiting():
-    with World() as world:
-        prefix = os.path.join(world.dir, "d")
-        rng = numpy.random.default_rng(3)
-        write_corpus(prefix, [numpy.zeros(n, int) for n in numpy.clip(rng.lognormal(5.5, 1.6, 60000), 1, 4096)
-                              .astype(int)])
-        world.config([("d", prefix, 1)], {
-            "plan": {"window": 4096, "micro_batches": 1024, "policy": "wlb:bands", "tokens_max": "2w"},
-            "daemon": {"ahead_steps": 2}, "slab": {"slots": 64}})
-        world.start()
-        world.rank(steps=25, parts="plan").finish(100)
-        world.wait_for(lambda: world.live("status")["committed_step"] >= 25, "all is committed")
-        waiting = sum(q["documents"] for q in world.live("queues")["queues"])
-        caller = Caller(world)
-        seeks = [caller.call(b"Seek", random.Random(i).randrange(25))[0] for i in range(60)]
-        caller.call(b"Seek", 20)
-        exports = [caller.call(b"Export", 5 + i % 15) for i in range(60)]
-        seek, seek_worst = percentiles(seeks)
-        export, export_worst = percentiles([e for e, _ in exports])
-        largest = max(n for _, n in exports)
-        print(f"      {waiting} documents wait: Seek p50 {seek * 1e3:.1f} ms, p99 {seek_worst * 1e3:.1f} ms; "
-              f"Export p50 {export * 1e3:.2f} ms, p99 {export_worst * 1e3:.2f} ms, at most {largest} bytes", flush=True)
-        assert waiting >= 900, waiting
-        assert seek <= 0.020 and export <= 0.002 and largest < 65536
-        world.stop()
 
 
 def test_a_far_seek_says_how_far_it_is_and_is_given_up_with_its_caller():
