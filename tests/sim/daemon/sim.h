@@ -5,10 +5,11 @@
  *
  *   sim_threads.c   the loop's, planner's and store's threads as coroutines; the clock
  *   sim_uv.c        libuv's loop: handles, timers, pipes; the sockets behind it
- *   sim_store.c     store.h in memory: a group is durable when its commit is, a crash loses the
- * rest sim_service.c   reader, logs, service manager, random numbers sim_rank.c      trainer ranks,
- * which keep an account of all they got sim_world.c     corpora and configs, and what must be
- * delivered: plan_step alone says daemon_sim.c    the schedule, the faults, the checks, the tests
+ *   sim_store.c     store.h in memory; a crash loses the group that is open
+ *   sim_service.c   reader, logs, service manager, random numbers
+ *   sim_rank.c      trainer ranks, which keep an account of all they got
+ *   sim_world.c     corpora and configs, and what must be delivered: plan_step alone says
+ *   daemon_sim.c    the schedule, the faults, the checks, the tests
  *
  * One stream of random numbers decides what runs next, how far and what breaks, so a seed is the
  * whole report of a failure. Not simulated: SQLite and the disk under it (unit/daemon_store*), the

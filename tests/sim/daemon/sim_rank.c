@@ -547,7 +547,9 @@ static void rank_greeted(struct rank *rank, const Ttrpc__Response *response) {
     Ballast__V1__HelloResponse *hello = ballast__v1__hello_response__unpack(
         NULL, response->payload.len, response->payload.data);
     rank->hello_stream = 0;
-    rank->gone_since_ns = SIM_NEVER;
+    if (!rank->wire->daemon_gone) { /* else the greeting is of a daemon that is no more */
+        rank->gone_since_ns = SIM_NEVER;
+    }
     if (rank->generation_known && rank->generation != hello->generation && !rank->seeking) {
         rank_give_up(rank, hello->generation_step);
     }
@@ -568,7 +570,7 @@ static void rank_greeted(struct rank *rank, const Ttrpc__Response *response) {
     if (rank->committing) {
         rank_commit(rank, rank->commit_step);
     }
-    if (!rank->ended && !rank->bordered) {
+    if (!rank->ended) {
         rank_open_stream(rank);
     }
 }
@@ -662,9 +664,12 @@ static void rank_hear_response(struct rank *rank, const struct frame_header *hea
                       is_border(rank->step),
                   "rank %u, step %llu: %s", rank->number, (unsigned long long)rank->step,
                   response->status->message);
-        (void)rank_queue(rank, ITEM_END_OF_MESH);
-        rank->bordered = true;
-        rank->stream = 0;
+        if (!rank->bordered) {
+            (void)rank_queue(rank, ITEM_END_OF_MESH);
+        }
+        rank->bordered = true; /* it asks again, until there is the next mesh or a seek */
+        rank_lost(rank, false);
+        rank->reconnect_ns = sim.now_ns + sim_between(50, 400) * SIM_MS;
     } else if (header->stream == rank->stream) {
         sim_check(response->status != NULL && status_expected(response->status->code),
                   "rank %u: the stream ends: %s", rank->number,
