@@ -236,7 +236,7 @@ static void follow_mesh(const struct daemon *daemon) {
         return;
     }
     counts.meshes++;
-    sim_ranks_change(&roster->mesh, roster->committed_step);
+    sim_ranks_change(&roster->mesh, roster->committed_step, daemon->start_ns);
     for (uint32_t i = 0; i < SIM_RANKS_MAX; i++) {
         excused[i] = true;
         cut[i] = false;

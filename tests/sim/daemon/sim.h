@@ -157,10 +157,10 @@ void sim_reader_drain(void);
 
 void sim_ranks_open(void);
 void sim_ranks_close(void);
-/* Where the mesh changes, all ranks end and those of the new one begin, at the daemon's next step.
- */
+/* Where the mesh changes, all ranks end and those of the new one begin, at the daemon's next step;
+ * it has waited for them since it serves this mesh. */
 bool sim_ranks_are_of(const struct rank_place *mesh);
-void sim_ranks_change(const struct rank_place *mesh, uint64_t committed_step);
+void sim_ranks_change(const struct rank_place *mesh, uint64_t committed_step, uint64_t since_ns);
 bool sim_rank_ready(uint32_t i);
 void sim_rank_act(uint32_t i);
 uint64_t sim_rank_due_ns(uint32_t i);

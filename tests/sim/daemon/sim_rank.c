@@ -143,12 +143,13 @@ void sim_ranks_close(void) {
     }
 }
 
-void sim_ranks_change(const struct rank_place *mesh, uint64_t committed_step) {
+void sim_ranks_change(const struct rank_place *mesh, uint64_t committed_step, uint64_t since_ns) {
     sim_say("ranks of another mesh begin");
     sim_ranks_close();
     ranks_make(mesh);
     for (uint32_t i = 0; i < rank_count; i++) {
         ranks[i].anywhere = true;
+        ranks[i].gone_since_ns = since_ns;
         ranks[i].acknowledged = ranks[i].told = committed_step;
     }
 }
