@@ -230,7 +230,7 @@ static uint64_t extent_bytes(const struct read_extent *extent) {
     return bytes;
 }
 
-static bool landing_begin_direct(struct landing *landing) {
+static bool landing_begin_bounced(struct landing *landing) {
     struct read_extent *extent = landing->extent;
     uint64_t end = extent->offset + extent_bytes(extent);
     landing->block = extent->offset / FILE_DIRECT_ALIGN * FILE_DIRECT_ALIGN;
@@ -251,39 +251,40 @@ static bool landing_begin_direct(struct landing *landing) {
 bool landing_begin(struct landing *landing, struct read_extent *extent) {
     landing->extent = extent;
     landing->tries = (struct extent_tries){0};
-    landing->direct = false;
+    landing->bounced = false;
     extent->result = 0;
     extent->done = 0;
     extent->next = 0;
     extent->cut = 0;
-    if (extent->file == NULL) {
-        return true;
+    if (extent->file != NULL) {
+        int fd = file_acquire(extent->file);
+        if (fd < 0) {
+            extent->result = fd;
+            return false;
+        }
+        extent->fd = fd;
+        landing->bounced = file_is_direct(extent->file);
     }
-    int fd = file_acquire(extent->file);
-    if (fd < 0) {
-        extent->result = fd;
-        return false;
-    }
-    extent->fd = fd;
-    landing->direct = file_is_direct(extent->file);
-    if (landing->direct && !landing_begin_direct(landing)) {
-        file_release(extent->file);
+    if (landing->bounced && !landing_begin_bounced(landing)) {
+        if (extent->file != NULL) {
+            file_release(extent->file);
+        }
         return false;
     }
     return true;
 }
 
 struct iovec *landing_iovecs(struct landing *landing) {
-    return landing->direct ? &landing->whole : extent_iovecs(landing->extent);
+    return landing->bounced ? &landing->whole : extent_iovecs(landing->extent);
 }
 
 uint32_t landing_iovec_count(const struct landing *landing) {
-    return landing->direct ? 1 : landing->extent->iovec_count - landing->extent->next;
+    return landing->bounced ? 1 : landing->extent->iovec_count - landing->extent->next;
 }
 
 uint64_t landing_offset(const struct landing *landing) {
-    return landing->direct ? landing->block + landing->got
-                           : landing->extent->offset + landing->extent->done;
+    return landing->bounced ? landing->block + landing->got
+                            : landing->extent->offset + landing->extent->done;
 }
 
 static void landing_scatter(struct landing *landing) {
@@ -297,7 +298,7 @@ static void landing_scatter(struct landing *landing) {
 
 /* Reads go on at whole blocks only, so what came of a torn one is read again; the end of the file
  * need not be at the end of a block. 1: read on, 0: whole. */
-static int landing_consume_direct(struct landing *landing, size_t bytes) {
+static int landing_consume_bounced(struct landing *landing, size_t bytes) {
     struct read_extent *extent = landing->extent;
     uint64_t before = landing->extent->offset - landing->block;
     uint64_t wanted = extent_bytes(extent);
@@ -334,8 +335,8 @@ static int landing_judge(struct landing *landing, ssize_t result) {
         return result == 0 ? -ENODATA : (int)result;
     }
     *tries = (struct extent_tries){0};
-    return landing->direct ? landing_consume_direct(landing, (size_t)result)
-                           : extent_consume(landing->extent, (size_t)result);
+    return landing->bounced ? landing_consume_bounced(landing, (size_t)result)
+                            : extent_consume(landing->extent, (size_t)result);
 }
 
 bool landing_advance(struct landing *landing, ssize_t result) {

@@ -69,10 +69,10 @@ struct extent_tries {
 struct landing {
     struct read_extent *extent;
     struct extent_tries tries;
-    bool direct;
+    bool bounced;
     uint8_t *bounce; /* EXTENT_BOUNCE_BYTES, aligned; the taker's, kept from extent to extent */
-    uint64_t block;  /* direct: offset in the file of the first block */
-    uint64_t got;    /* direct: bytes in the bounce memory */
+    uint64_t block;  /* bounced: offset in the file of the first block */
+    uint64_t got;    /* bounced: bytes in the bounce memory */
     struct iovec whole;
 };
 

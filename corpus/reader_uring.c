@@ -222,15 +222,17 @@ static void uring_finish(struct uring_ring *ring, struct uring_slot *slot) {
     reader_jobs_finish(&ring->uring->jobs, &piece);
 }
 
-static void uring_begin(struct uring_ring *ring, struct read_job *job, uint32_t extent) {
+/* Whether the processor has work with what was read. */
+static bool uring_begin(struct uring_ring *ring, struct read_job *job, uint32_t extent) {
     struct uring_slot *slot = &ring->slots[ring->free_slots[--ring->free_count]];
     slot->job = job;
     slot->extent = extent;
-    if (landing_begin(&slot->landing, &job->extents[extent])) {
-        uring_issue(ring, slot, 0);
-    } else {
+    if (!landing_begin(&slot->landing, &job->extents[extent])) {
         uring_finish(ring, slot);
+        return false;
     }
+    uring_issue(ring, slot, 0);
+    return job->extents[extent].check != NULL;
 }
 
 static void uring_complete(struct uring_ring *ring, struct uring_slot *slot, int result) {
@@ -262,17 +264,15 @@ static void uring_drain(struct uring_ring *ring) {
     }
 }
 
-/* Extents that are checked are handed over one by one: what the page cache has is then checked
- * while it is in the processor's cache. */
+/* Extents that are checked are handed over one by one: what the page cache has is then
+ * worked on while it is in the processor's cache. */
 static void uring_fill(struct uring_ring *ring) {
     uint32_t share = ring->uring->share;
     struct read_piece piece;
     while (ring->free_count > 0 &&
            reader_jobs_take(&ring->uring->jobs, ring->free_count, share, false, &piece)) {
         for (uint32_t i = 0; i < piece.extent_count; i++) {
-            bool checked = piece.job->extents[piece.first_extent + i].check != NULL;
-            uring_begin(ring, piece.job, piece.first_extent + i);
-            if (checked && i + 1 < piece.extent_count) {
+            if (uring_begin(ring, piece.job, piece.first_extent + i)) {
                 (void)io_uring_submit(&ring->ring); /* what it did not take, the next call does */
                 uring_drain(ring);
             }

@@ -46,7 +46,7 @@ struct extent_builder {
     uint32_t *extent_places;
     struct iovec *iovecs;
     uint8_t *waste;
-    uint64_t gap_bytes_max;
+    bool gaps;             /* are read along */
     uint32_t extent_count; /* the last is open */
     uint64_t iovec_count;
     uint64_t waste_bytes; /* of the extents before the open one */
@@ -70,19 +70,13 @@ uint64_t tokens_payload_bytes(const struct document *documents, uint32_t count,
     return tokens * token_bytes;
 }
 
-static int place_compare(const void *left, const void *right) {
-    const struct tokens_place *a = left, *b = right;
-    if (a->dataset != b->dataset) {
-        return a->dataset < b->dataset ? -1 : 1;
-    }
-    if (a->file_offset != b->file_offset) {
-        return a->file_offset < b->file_offset ? -1 : 1;
-    }
-    if (a->target != b->target) {
-        return a->target < b->target ? -1 : 1;
-    }
-    return a->part < b->part ? -1 : 1;
-}
+/* A place's dataset and offset, and where it stands among the unsorted. */
+struct tokens_key {
+    uint64_t value;
+    uint32_t place;
+};
+
+#define KEY_OFFSET_BITS 48u
 
 static int tokens_reserve_places(struct tokens_job *job) {
     uint64_t count = 0;
@@ -92,14 +86,17 @@ static int tokens_reserve_places(struct tokens_job *job) {
     }
     assert(count > 0 && count < UINT32_MAX / 2);
     if (count > job->places_max) {
-        free(job->places);
+        free(job->places_memory);
         job->places_max = 0;
-        job->places = malloc((count + count / 4) * sizeof *job->places);
-        if (job->places == NULL) {
+        uint64_t most = count + count / 4;
+        job->places_memory = malloc(most * 2 * (sizeof *job->places + sizeof *job->keys));
+        if (job->places_memory == NULL) {
             return -ENOMEM;
         }
-        job->places_max = (uint32_t)(count + count / 4);
+        job->places_max = (uint32_t)most;
     }
+    job->places = job->places_memory;
+    job->keys = (struct tokens_key *)(void *)(job->places + 2 * (uint64_t)job->places_max);
     job->place_count = (uint32_t)count;
     return 0;
 }
@@ -140,13 +137,57 @@ static void tokens_find_target(const struct tokens_job *job, struct tokens_targe
     }
 }
 
+/* One pass of a radix sort, stable; false when all have the same digit. */
+static bool keys_sort_by(const struct tokens_key *from, struct tokens_key *to, uint32_t count,
+                         unsigned shift) {
+    uint32_t starts[256] = {0};
+    for (uint32_t i = 0; i < count; i++) {
+        starts[from[i].value >> shift & 255]++;
+    }
+    if (starts[from[0].value >> shift & 255] == count) {
+        return false;
+    }
+    for (uint32_t digit = 0, start = 0; digit < 256; digit++) {
+        uint32_t digit_count = starts[digit];
+        starts[digit] = start;
+        start += digit_count;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        to[starts[from[i].value >> shift & 255]++] = from[i];
+    }
+    return true;
+}
+
+/* Into disk order; what begins at the same byte stays in the order of targets and parts. */
+static void tokens_sort_places(struct tokens_job *job) {
+    struct tokens_place *sorted = job->places + job->places_max;
+    struct tokens_key *keys = job->keys, *spare = job->keys + job->places_max;
+    for (uint32_t i = 0; i < job->place_count; i++) {
+        const struct tokens_place *place = &job->places[i];
+        assert(place->file_offset >> KEY_OFFSET_BITS == 0);
+        keys[i].value = (uint64_t)place->dataset << KEY_OFFSET_BITS | place->file_offset;
+        keys[i].place = i;
+    }
+    for (unsigned shift = 0; shift < 64; shift += 8) {
+        if (keys_sort_by(keys, spare, job->place_count, shift)) {
+            struct tokens_key *swapped = keys;
+            keys = spare;
+            spare = swapped;
+        }
+    }
+    for (uint32_t i = 0; i < job->place_count; i++) {
+        sorted[i] = job->places[keys[i].place];
+    }
+    job->places = sorted;
+}
+
 static void tokens_find_places(struct tokens_job *job) {
     struct tokens_place *places = job->places;
     for (struct tokens_target *target = job->targets; target != NULL; target = target->next) {
         tokens_find_target(job, target, places);
         places += target->count;
     }
-    qsort(job->places, job->place_count, sizeof *job->places, place_compare);
+    tokens_sort_places(job);
 }
 
 /* Whether the part behind this one on disk begins where it ends, and so has its successor. */
@@ -250,7 +291,10 @@ static bool extent_goes_on(const struct extent_builder *builder, const struct da
     }
     uint64_t gap = offset - builder->end;
     uint32_t iovecs = builder->iovecs_open + 1 + (gap > 0) + (builder->piece_bytes > 1);
-    return (gap <= builder->gap_bytes_max || offset < extent_whole_end(builder)) &&
+    uint64_t gap_max = !builder->gaps                         ? 0
+                       : file_is_direct(dataset_bin(dataset)) ? TOKENS_GAP_BYTES_MAX_DIRECT
+                                                              : TOKENS_GAP_BYTES_MAX;
+    return (gap <= gap_max || offset < extent_whole_end(builder)) &&
            builder->bytes + gap < READ_EXTENT_BYTES_MAX && iovecs <= READ_EXTENT_IOVECS_MAX;
 }
 
@@ -401,7 +445,7 @@ int tokens_job_prepare(struct tokens_job *job, const struct catalog *catalog, ui
     }
     tokens_find_places(job);
     uint64_t bounce_bytes = tokens_place_bounce(job);
-    struct extent_builder counted = {.job = job, .gap_bytes_max = exact ? 0 : TOKENS_GAP_BYTES_MAX};
+    struct extent_builder counted = {.job = job, .gaps = !exact};
     struct extent_builder builder = counted;
     tokens_build_extents(&counted, UNPLACED);
     rc = tokens_reserve(job, &counted, bounce_bytes, &builder);
@@ -419,10 +463,10 @@ int tokens_job_prepare(struct tokens_job *job, const struct catalog *catalog, ui
 
 void tokens_job_deinit(struct tokens_job *job) {
     free(job->memory);
-    free(job->places);
+    free(job->places_memory);
     job->memory = NULL;
     job->memory_bytes = 0;
-    job->places = NULL;
+    job->places_memory = NULL;
     job->places_max = 0;
 }
 

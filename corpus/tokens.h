@@ -22,9 +22,10 @@
 
 #include <stdbool.h>
 
-/* Gaps of up to this many bytes are read along: about what the disk or the page cache delivers in
- * the time of one read. */
-#define TOKENS_GAP_BYTES_MAX 12288u
+/* Gaps of up to this many bytes are read along: about what the page cache, or the disk where it is
+ * read past the cache, delivers in the time of one read. */
+#define TOKENS_GAP_BYTES_MAX        6144u
+#define TOKENS_GAP_BYTES_MAX_DIRECT 16384u
 
 /* A slot to fill. */
 struct tokens_target {
@@ -53,6 +54,8 @@ struct tokens_job {
     uint32_t token_bytes;
     uint32_t place_count;
     struct tokens_place *places; /* one per part, in disk order */
+    struct tokens_key *keys;     /* to sort them by */
+    void *places_memory;         /* of both, each twice */
     uint32_t places_max;
     void *memory; /* one allocation: what the pointers below lead to */
     size_t memory_bytes;
@@ -67,7 +70,7 @@ uint64_t tokens_payload_bytes(const struct document *documents, uint32_t count,
 
 /* Prepares a job that fills `targets` (a list, not empty), token_bytes 2 or 4. With `exact` no gaps
  * are read: for a second try after a failure, which then concerns the target alone. Keeps and
- * reuses the job's memory between calls (zero the struct first time): about 200 bytes per part, and
+ * reuses the job's memory between calls (zero the struct first time): about 400 bytes per part, and
  * the bytes in the file where widths differ. -ENOMEM; the job may be prepared again. */
 int tokens_job_prepare(struct tokens_job *job, const struct catalog *catalog, uint32_t token_bytes,
                        bool exact, struct tokens_target *targets);

@@ -2,13 +2,18 @@
  *
  *     reader_bench [--json] [--smoke] [MEGABYTES [ROUNDS [cold]]]
  *
- * Makes a dataset of 2-byte tokens with a long tail of document lengths, warm in the page cache
- * or, with `cold`, dropped from it before each way, and fills slots from it: neighbouring documents
- * (a windowed plan) and random ones. The ways take turns, ROUNDS times. CPU counts all threads,
- * those of the kernel's io-wq too. Cold reads are not judged: what the disk itself can do is not
- * measured here. */
+ * Makes a dataset of 2-byte tokens with a long tail of document lengths and fills slots from it,
+ * half a window of them in one job as the daemon does: documents in block order, all of them or one
+ * micro-batch in eight as on one of eight nodes, and in full order; also with payload hashes, and
+ * checked against a manifest. The dataset is warm in the page cache or, with `cold`, dropped from
+ * it before each way and read past it; the disk's own best is then asked of fio, if that is
+ * installed. The ways take turns, ROUNDS times. CPU counts all threads, those of the kernel's io-wq
+ * too. */
+#include "corpus/manifest.h"
 #include "corpus/megatron.h"
+#include "corpus/order.h"
 #include "corpus/tokens.h"
+#include "corpus/verify.h"
 #include "tests/bench/figure.h"
 
 #include <assert.h>
@@ -18,17 +23,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 #define SLOT_TOKENS  131072u
-#define SLOTS        256u /* the destinations rotate through the whole buffer */
-#define JOBS         4u
-#define PARTS_MAX    16384u
+#define JOB_SLOTS    256u /* half a window */
+#define JOBS         2u
+#define SHARE        8u /* nodes, where only one of them reads */
 #define EXTENT_BYTES (1u << 20)
 #define DOCUMENT_MAX 262144u
-#define BUFFER_BYTES (64u << 20)
+#define BUFFER_BYTES (JOBS * JOB_SLOTS * 2u * SLOT_TOKENS)
 #define ROUNDS_MAX   64u
 
 static uint64_t random_state = 1;
@@ -78,13 +84,11 @@ static void write_index(const char *path, const uint32_t *lengths, uint32_t docu
 }
 
 /* Writing leaves the page cache warm. */
-static struct catalog *make_catalog(const char *folder, uint64_t bytes) {
-    char prefix[128], path[160];
+static void make_dataset(const char *prefix, uint64_t bytes) {
+    char path[160];
     uint32_t documents = 0, capacity = (uint32_t)(bytes / 20);
     uint32_t *lengths = calloc(capacity, sizeof *lengths);
     uint64_t tokens = 0;
-    struct catalog *catalog = NULL;
-    struct error error = {0};
     assert(lengths != NULL);
     while (2 * (tokens + DOCUMENT_MAX) < bytes) {
         lengths[documents] = random_length();
@@ -95,39 +99,88 @@ static struct catalog *make_catalog(const char *folder, uint64_t bytes) {
     for (uint64_t i = 0; i <= tokens / 4; i++) {
         words[i] = random_next();
     }
-    snprintf(prefix, sizeof prefix, "%s/bench", folder);
     snprintf(path, sizeof path, "%s.idx", prefix);
     write_index(path, lengths, documents);
     snprintf(path, sizeof path, "%s.bin", prefix);
     write_whole(path, words, 2 * tokens);
     free(words);
     free(lengths);
-    int rc = catalog_open(&(struct catalog_entry){.name = "bench", .prefix = prefix, .weight = 1}, 1, &catalog, &error);
-    if (rc < 0) {
-        fprintf(stderr, "%s\n", error.text);
-        exit(1);
+}
+
+static void give_up(const char *text) {
+    fprintf(stderr, "reader_bench: %s\n", text);
+    exit(1);
+}
+
+static struct catalog *open_catalog(const char *prefix) {
+    struct catalog *catalog = NULL;
+    struct error error = {0};
+    const struct catalog_entry entry = {.name = "bench", .prefix = prefix, .weight = 1};
+    if (catalog_open(&entry, 1, &catalog, &error) < 0) {
+        give_up(error.text);
     }
     return catalog;
 }
 
+static void make_manifest(const char *prefix) {
+    struct catalog *catalog = open_catalog(prefix);
+    const struct dataset *dataset = catalog_dataset(catalog, 0);
+    struct manifest *fresh = NULL;
+    struct verify_result result;
+    struct error error = {0};
+    uint8_t fingerprint[16];
+    char path[160];
+    snprintf(path, sizeof path, "%s.manifest", prefix);
+    if (dataset_fingerprint(dataset, fingerprint, &error) < 0 ||
+        manifest_create(dataset_bin_bytes(dataset), fingerprint, &fresh, &error) < 0 ||
+        verify_dataset(dataset, 0, fresh, NULL, NULL, &result, &error) < 0 ||
+        manifest_save(fresh, path, &error) < 0) {
+        give_up(error.text);
+    }
+    manifest_destroy(fresh);
+    catalog_close(catalog);
+}
+
+/* The micro-batches of a way, chosen before it is measured. */
+struct stream {
+    struct document *parts;
+    uint32_t part_count;
+    uint32_t *begin; /* the first part of each; one more than there are */
+    uint32_t count;
+};
+
+enum stream_name { STREAM_BLOCK, STREAM_SHARE, STREAM_FULL, STREAMS };
+
 struct bench {
-    struct catalog *catalog;
+    struct catalog *catalog, *checked; /* the second with its manifest */
     const struct dataset *dataset;
     int fd;          /* of its .bin */
     uint8_t *buffer; /* BUFFER_BYTES */
     uint8_t *source; /* for memcpy, as large as the file, so that it is cold */
     bool cold;
+    bool fio;
+    char path[160]; /* of .bin */
+    struct reader *readers[2];
+    struct stream streams[STREAMS];
     struct tokens_job jobs[JOBS];
-    struct tokens_target targets[JOBS];
-    struct document *parts[JOBS]; /* PARTS_MAX each */
-    uint64_t position;            /* next neighbouring document */
-    uint32_t slot;
+    struct tokens_target targets[JOBS][JOB_SLOTS];
+};
+
+/* What one way reads, and what came of it. */
+struct run {
+    const struct stream *stream;
+    const struct catalog *catalog;
+    struct reader *reader;
+    bool hashed;
+    uint32_t next;      /* micro-batch */
     uint32_t in_flight; /* jobs */
 };
 
 struct cost {
     uint64_t bytes, documents;
+    uint64_t read_bytes; /* with gaps */
     double seconds, cpu_seconds;
+    double fio_bytes_per_s, fio_per_s;
 };
 
 static double wall_now(void) {
@@ -143,11 +196,39 @@ static double cpu_now(void) {
            (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
+/* One pass over the dataset, dealt out in `order`; of every `share` micro-batches one is kept. */
+static void make_stream(const struct dataset *dataset, enum order_shuffle shuffle, uint32_t share,
+                        struct stream *stream) {
+    const struct order order = {
+        .seed = 7, .shuffle = shuffle, .block_documents = 256, .window_blocks = 64};
+    uint64_t documents = dataset_documents(dataset);
+    uint64_t tokens = 0, batch = 0;
+    stream->parts = calloc(documents, sizeof *stream->parts);
+    stream->begin = calloc(documents + 2, sizeof *stream->begin);
+    assert(stream->parts != NULL && stream->begin != NULL);
+    for (uint64_t i = 0; i < documents; i++) {
+        uint64_t document = order_document(&order, 0, 0, documents, i);
+        uint32_t length = dataset_length(dataset, document);
+        length = length > SLOT_TOKENS ? SLOT_TOKENS : length;
+        if (tokens + length > SLOT_TOKENS) {
+            batch++;
+            tokens = 0;
+            stream->begin[batch % share == 0 ? ++stream->count : stream->count] =
+                stream->part_count;
+        }
+        tokens += length;
+        if (batch % share == 0 && length > 0) {
+            stream->parts[stream->part_count++] = (struct document){
+                .document = document, .length = length, .document_length = length};
+        }
+    }
+    stream->begin[++stream->count] = stream->part_count;
+}
+
 static void read_extents(struct bench *bench, uint64_t bytes, struct cost *cost) {
-    int fd = bench->fd;
     uint64_t whole = dataset_bin_bytes(bench->dataset) / EXTENT_BYTES * EXTENT_BYTES;
     for (uint64_t done = 0; done < bytes; done += EXTENT_BYTES) {
-        ssize_t have = pread(fd, bench->buffer + done % BUFFER_BYTES, EXTENT_BYTES,
+        ssize_t have = pread(bench->fd, bench->buffer + done % BUFFER_BYTES, EXTENT_BYTES,
                              (off_t)(done % whole));
         assert(have == EXTENT_BYTES);
     }
@@ -161,101 +242,141 @@ static void copy_extents(struct bench *bench, uint64_t bytes, struct cost *cost)
     }
 }
 
-static void read_documents(struct bench *bench, uint64_t bytes, struct cost *cost) {
-    int fd = bench->fd;
-    uint64_t documents = dataset_documents(bench->dataset), at = 0;
-    while (cost->bytes < bytes) {
-        uint64_t i = random_next() % documents;
-        size_t count = 2 * (size_t)dataset_length(bench->dataset, i);
+static void read_documents(struct bench *bench, struct cost *cost) {
+    const struct stream *stream = &bench->streams[STREAM_FULL];
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < stream->part_count; i++) {
+        const struct document *part = &stream->parts[i];
+        size_t count = 2 * (size_t)part->length;
         at = at + count > BUFFER_BYTES ? 0 : at;
-        ssize_t have = pread(fd, bench->buffer + at, count,
-                             (off_t)dataset_offset(bench->dataset, i));
+        ssize_t have = pread(bench->fd, bench->buffer + at, count,
+                             (off_t)dataset_offset(bench->dataset, part->document));
         assert(have == (ssize_t)count);
         at += count;
         cost->bytes += count;
-        cost->documents++;
     }
+    cost->documents = stream->part_count;
 }
 
-/* Documents up to a slot's worth: the next ones, or random ones. */
-static uint32_t choose_parts(struct bench *bench, bool neighbours, struct document *parts) {
-    uint64_t documents = dataset_documents(bench->dataset), tokens = 0;
-    uint32_t count = 0;
-    while (count < PARTS_MAX) {
-        uint64_t i = neighbours ? bench->position++ % documents : random_next() % documents;
-        uint32_t length = dataset_length(bench->dataset, i);
-        if (tokens + length > SLOT_TOKENS && count > 0) {
-            break;
+/* The next half of a window, as one job; nothing when there is no more. */
+static void submit_job(struct bench *bench, struct run *run, uint32_t job, struct cost *cost) {
+    struct tokens_target *first = NULL, **end = &first;
+    for (uint32_t i = 0; i < JOB_SLOTS && run->next < run->stream->count; i++, run->next++) {
+        uint32_t begin = run->stream->begin[run->next];
+        uint32_t count = run->stream->begin[run->next + 1] - begin;
+        uint8_t *payload = bench->buffer + 2ull * SLOT_TOKENS * (job * JOB_SLOTS + i);
+        struct tokens_target *target = &bench->targets[job][i];
+        *target = (struct tokens_target){.documents = run->stream->parts + begin,
+                                         .count = count,
+                                         .wants_hash = run->hashed,
+                                         .payload = payload};
+        if (count > 0) {
+            *end = target;
+            end = &target->next;
+            cost->documents += count;
         }
-        length = length > SLOT_TOKENS ? SLOT_TOKENS : length;
-        parts[count++] = (struct document){
-            .document = i, .length = length, .document_length = length};
-        tokens += length;
     }
-    return count;
-}
-
-static void submit_slot(struct bench *bench, struct reader *reader, uint32_t job, bool neighbours,
-                        struct cost *cost) {
+    if (first == NULL) {
+        return;
+    }
     struct tokens_job *tokens = &bench->jobs[job];
-    uint32_t count = choose_parts(bench, neighbours, bench->parts[job]);
-    uint8_t *payload = bench->buffer + 2ull * SLOT_TOKENS * (bench->slot++ % SLOTS);
-    bench->targets[job] = (struct tokens_target){
-        .documents = bench->parts[job], .count = count, .payload = payload};
-    int rc = tokens_job_prepare(tokens, bench->catalog, 2, false, &bench->targets[job]);
+    int rc = tokens_job_prepare(tokens, run->catalog, 2, false, first);
     assert(rc == 0);
-    rc = reader_submit(reader, &tokens->read);
+    rc = reader_submit(run->reader, &tokens->read);
     assert(rc == 0);
-    bench->in_flight++;
-    cost->bytes += tokens_payload_bytes(bench->parts[job], count, 2);
-    cost->documents += count;
+    run->in_flight++;
+    cost->bytes += tokens->wanted_bytes;
+    cost->read_bytes += tokens->read_bytes;
 }
 
-static void finish_slots(struct bench *bench, struct reader *reader, bool neighbours,
-                         uint64_t bytes, struct cost *cost) {
-    struct pollfd poll_fd = {.fd = reader->event_fd, .events = POLLIN};
+static void reap_jobs(struct bench *bench, struct run *run, struct cost *cost) {
+    struct pollfd poll_fd = {.fd = run->reader->event_fd, .events = POLLIN};
     uint64_t events;
     struct read_job *read_job;
     poll(&poll_fd, 1, -1);
-    (void)!read(reader->event_fd, &events, sizeof events);
-    while ((read_job = reader_reap(reader)) != NULL) {
+    (void)!read(run->reader->event_fd, &events, sizeof events);
+    while ((read_job = reader_reap(run->reader)) != NULL) {
         struct tokens_job *job = (struct tokens_job *)read_job;
-        assert(job->targets->error.code == 0);
-        bench->in_flight--;
-        if (cost->bytes < bytes) {
-            submit_slot(bench, reader, (uint32_t)(job - bench->jobs), neighbours, cost);
+        if (read_job->result < 0) {
+            give_up(job->targets->error.text);
         }
+        run->in_flight--;
+        submit_job(bench, run, (uint32_t)(job - bench->jobs), cost);
     }
 }
 
-static void fill_slots(struct bench *bench, struct reader *reader, bool neighbours, uint64_t bytes,
-                       struct cost *cost) {
+static void fill_slots(struct bench *bench, struct run *run, struct cost *cost) {
     for (uint32_t job = 0; job < JOBS; job++) {
-        submit_slot(bench, reader, job, neighbours, cost);
+        submit_job(bench, run, job, cost);
     }
-    while (bench->in_flight > 0) {
-        finish_slots(bench, reader, neighbours, bytes, cost);
+    while (run->in_flight > 0) {
+        reap_jobs(bench, run, cost);
     }
+}
+
+/* The best that fio gets out of the disk in a second. */
+static void ask_fio(const struct bench *bench, const char *options, struct cost *cost) {
+    char command[512], line[256];
+    double bytes = 0, per_s = 0;
+    snprintf(command, sizeof command,
+             "fio --name=x --filename=%s --readonly --direct=1 --time_based --runtime=1 "
+             "--ioengine=io_uring --output-format=json %s 2>/dev/null",
+             bench->path, options);
+    FILE *fio = bench->fio ? popen(command, "r") : NULL;
+    while (fio != NULL && fgets(line, sizeof line, fio) != NULL) {
+        double value;
+        if (bytes == 0 && sscanf(line, " \"bw_bytes\" : %lf", &value) == 1) {
+            bytes = value;
+        } else if (per_s == 0 && sscanf(line, " \"iops\" : %lf", &value) == 1) {
+            per_s = value;
+        }
+    }
+    if (fio != NULL) {
+        pclose(fio);
+    }
+    cost->fio_bytes_per_s = bytes;
+    cost->fio_per_s = per_s;
 }
 
 enum way {
     WAY_MEMCPY,
     WAY_EXTENTS,
     WAY_DOCUMENTS,
-    WAY_URING_NEIGHBOURS,
-    WAY_PREAD_NEIGHBOURS,
-    WAY_URING_RANDOM,
-    WAY_PREAD_RANDOM,
+    WAY_FIO_SEQUENTIAL,
+    WAY_FIO_RANDOM,
+    WAY_URING_BLOCK,
+    WAY_POOL_BLOCK,
+    WAY_URING_SHARE,
+    WAY_URING_FULL,
+    WAY_POOL_FULL,
+    WAY_URING_HASHED,
+    WAY_URING_CHECKED,
     WAYS,
 };
 
 static const char *const way_names[WAYS] = {
-    "memcpy",          "pread 1 MB",   "pread random", "uring neighbours",
-    "pool neighbours", "uring random", "pool random",
+    "memcpy",     "pread 1 MB",   "pread loop", "fio 1 MB QD 8", "fio 4 KB QD 64", "uring block",
+    "pool block", "uring 1 of 8", "uring full", "pool full",     "uring hashed",   "uring checked",
 };
 
-static void run_way(struct bench *bench, struct reader *readers[2], enum way way, uint64_t bytes,
-                    struct cost *cost) {
+static void run_reader(struct bench *bench, enum way way, struct cost *cost) {
+    bool pool = way == WAY_POOL_BLOCK || way == WAY_POOL_FULL;
+    struct run run = {
+        .stream = &bench->streams[STREAM_BLOCK],
+        .catalog = way == WAY_URING_CHECKED ? bench->checked : bench->catalog,
+        .reader = bench->readers[pool],
+        .hashed = way == WAY_URING_HASHED,
+    };
+    if (way == WAY_URING_SHARE) {
+        run.stream = &bench->streams[STREAM_SHARE];
+    } else if (way == WAY_URING_FULL || way == WAY_POOL_FULL) {
+        run.stream = &bench->streams[STREAM_FULL];
+    }
+    fill_slots(bench, &run, cost);
+}
+
+static void run_way(struct bench *bench, enum way way, struct cost *cost) {
+    uint64_t bytes = dataset_bin_bytes(bench->dataset) / EXTENT_BYTES * EXTENT_BYTES;
     switch (way) {
     case WAY_MEMCPY:
         copy_extents(bench, bytes, cost);
@@ -264,18 +385,16 @@ static void run_way(struct bench *bench, struct reader *readers[2], enum way way
         read_extents(bench, bytes, cost);
         break;
     case WAY_DOCUMENTS:
-        read_documents(bench, bytes, cost);
+        read_documents(bench, cost);
         break;
-    case WAY_URING_NEIGHBOURS:
-    case WAY_PREAD_NEIGHBOURS:
-        fill_slots(bench, readers[way - WAY_URING_NEIGHBOURS], true, bytes, cost);
+    case WAY_FIO_SEQUENTIAL:
+        ask_fio(bench, "--rw=read --bs=1M --iodepth=8", cost);
         break;
-    case WAY_URING_RANDOM:
-    case WAY_PREAD_RANDOM:
-        fill_slots(bench, readers[way - WAY_URING_RANDOM], false, bytes, cost);
+    case WAY_FIO_RANDOM:
+        ask_fio(bench, "--rw=randread --bs=4k --iodepth=64 --fixedbufs --registerfiles", cost);
         break;
-    case WAYS:
-        break;
+    default:
+        run_reader(bench, way, cost);
     }
 }
 
@@ -284,110 +403,196 @@ struct rounds {
     double gb_per_s[WAYS][ROUNDS_MAX];
     double cpu_s_per_gb[WAYS][ROUNDS_MAX];
     double documents_per_s[WAYS][ROUNDS_MAX];
+    double amplification[WAYS][ROUNDS_MAX];
     unsigned count;
 };
 
-static void run_round(struct bench *bench, struct reader *readers[2], uint64_t bytes,
-                      struct rounds *rounds) {
+static void note_cost(struct rounds *rounds, enum way way, const struct cost *cost) {
+    double bytes = cost->bytes > 0 ? (double)cost->bytes : 1;
+    unsigned i = rounds->count;
+    rounds->gb_per_s[way][i] = (double)cost->bytes / cost->seconds / 1e9;
+    rounds->cpu_s_per_gb[way][i] = cost->cpu_seconds * 1e9 / bytes;
+    rounds->documents_per_s[way][i] = (double)cost->documents / cost->seconds;
+    rounds->amplification[way][i] = (double)cost->read_bytes / bytes;
+    if (way == WAY_FIO_SEQUENTIAL || way == WAY_FIO_RANDOM) {
+        rounds->gb_per_s[way][i] = cost->fio_bytes_per_s / 1e9;
+        rounds->documents_per_s[way][i] = cost->fio_per_s;
+    }
+}
+
+static void run_round(struct bench *bench, struct rounds *rounds) {
     for (int way = 0; way < WAYS; way++) {
         struct cost cost = {0};
+        bool fio = way == WAY_FIO_SEQUENTIAL || way == WAY_FIO_RANDOM;
+        if (fio && !bench->cold) {
+            continue;
+        }
         if (bench->cold) {
             posix_fadvise(bench->fd, 0, 0, POSIX_FADV_DONTNEED);
         }
         double wall = wall_now(), cpu = cpu_now();
-        run_way(bench, readers, (enum way)way, bytes, &cost);
+        run_way(bench, (enum way)way, &cost);
         cost.seconds = wall_now() - wall;
         cost.cpu_seconds = cpu_now() - cpu;
-        rounds->gb_per_s[way][rounds->count] = (double)cost.bytes / cost.seconds / 1e9;
-        rounds->cpu_s_per_gb[way][rounds->count] = cost.cpu_seconds * 1e9 / (double)cost.bytes;
-        rounds->documents_per_s[way][rounds->count] = (double)cost.documents / cost.seconds;
+        note_cost(rounds, (enum way)way, &cost);
     }
     rounds->count++;
 }
 
-/* What is compared with what; limits hold for warm reads. */
-static void report(struct figures *figures, const struct rounds *rounds, bool cold) {
-    const struct {
-        enum way way, peer;
-        const char *name, *unit;
-        const double (*of)[ROUNDS_MAX];
-        enum figure_rule rule;
-        double limit;
-    } rows[] = {
-        {WAY_URING_NEIGHBOURS, WAY_EXTENTS, "wanted bytes", "GB/s", rounds->gb_per_s,
-         FIGURE_AT_LEAST, 0.85},
-        {WAY_URING_NEIGHBOURS, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_AT_MOST,
-         1.5},
-        {WAY_PREAD_NEIGHBOURS, WAY_URING_NEIGHBOURS, "wanted bytes", "GB/s", rounds->gb_per_s,
-         FIGURE_AT_LEAST, 0.9},
-        {WAY_PREAD_NEIGHBOURS, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
-        {WAY_URING_RANDOM, WAY_DOCUMENTS, "documents", "/s", rounds->documents_per_s,
-         FIGURE_AT_LEAST, 1.0},
-        {WAY_URING_RANDOM, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
-        {WAY_PREAD_RANDOM, WAY_URING_RANDOM, "documents", "/s", rounds->documents_per_s,
-         FIGURE_AT_LEAST, 0.9},
-        {WAY_PREAD_RANDOM, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
+/* What is compared with what. */
+struct row {
+    enum way way, peer;
+    const char *name, *unit;
+    double (*of)[ROUNDS_MAX];
+    enum figure_rule rule;
+    double limit;
+};
+
+static void report_row(struct figures *figures, const struct rounds *rounds,
+                       const struct row *row) {
+    double values[ROUNDS_MAX];
+    double peers[ROUNDS_MAX];
+    memcpy(values, row->of[row->way], sizeof values);
+    memcpy(peers, row->of[row->peer], sizeof peers);
+    const struct figure figure = {
+        .subject = way_names[row->way],
+        .name = row->name,
+        .unit = row->unit,
+        .peer = way_names[row->peer],
+        .rule = row->rule,
+        .limit = row->limit,
+    };
+    figures_add_turns(figures, &figure, values, peers, rounds->count);
+}
+
+static void report_amplification(struct figures *figures, struct rounds *rounds, enum way way) {
+    const struct figure figure = {
+        .subject = way_names[way],
+        .name = "bytes read per byte wanted",
+        .unit = "",
+        .value = figure_median(rounds->amplification[way], rounds->count),
+    };
+    figures_add(figures, &figure);
+}
+
+static void report_warm(struct figures *figures, struct rounds *rounds) {
+    const struct row rows[] = {
+        {WAY_URING_BLOCK, WAY_EXTENTS, "wanted bytes", "GB/s", rounds->gb_per_s, FIGURE_AT_LEAST,
+         0.85},
+        {WAY_URING_BLOCK, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_AT_MOST, 1.5},
+        {WAY_EXTENTS, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
+        {WAY_URING_SHARE, WAY_EXTENTS, "wanted bytes", "GB/s", rounds->gb_per_s, FIGURE_REPORTED,
+         0},
+        {WAY_URING_FULL, WAY_DOCUMENTS, "documents", "/s", rounds->documents_per_s, FIGURE_AT_LEAST,
+         1.0},
+        {WAY_URING_FULL, WAY_DOCUMENTS, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
+        {WAY_POOL_BLOCK, WAY_URING_BLOCK, "wanted bytes", "GB/s", rounds->gb_per_s, FIGURE_AT_LEAST,
+         0.9},
+        {WAY_POOL_FULL, WAY_URING_FULL, "documents", "/s", rounds->documents_per_s, FIGURE_AT_LEAST,
+         0.9},
+        {WAY_URING_HASHED, WAY_URING_BLOCK, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED,
+         0},
+        {WAY_URING_CHECKED, WAY_URING_BLOCK, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED,
+         0},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        double values[ROUNDS_MAX];
-        double peers[ROUNDS_MAX];
-        memcpy(values, rows[i].of[rows[i].way], sizeof values);
-        memcpy(peers, rows[i].of[rows[i].peer], sizeof peers);
-        struct figure figure = {
-            .subject = way_names[rows[i].way],
-            .name = rows[i].name,
-            .unit = rows[i].unit,
-            .peer = way_names[rows[i].peer],
-            .rule = cold ? FIGURE_REPORTED : rows[i].rule,
-            .limit = rows[i].limit,
-        };
-        figures_add_turns(figures, &figure, values, peers, rounds->count);
+        report_row(figures, rounds, &rows[i]);
     }
+    report_amplification(figures, rounds, WAY_URING_BLOCK);
+    report_amplification(figures, rounds, WAY_URING_SHARE);
 }
 
-static void open_readers(struct reader *readers[2], uint32_t threads) {
+static void report_cold(struct figures *figures, struct rounds *rounds, bool fio) {
+    enum figure_rule judged = fio ? FIGURE_AT_LEAST : FIGURE_REPORTED;
+    const struct row rows[] = {
+        {WAY_URING_BLOCK, fio ? WAY_FIO_SEQUENTIAL : WAY_EXTENTS, "wanted bytes", "GB/s",
+         rounds->gb_per_s, judged, 0.85},
+        {WAY_URING_FULL, fio ? WAY_FIO_RANDOM : WAY_DOCUMENTS, "documents", "/s",
+         rounds->documents_per_s, judged, 0.8},
+        {WAY_POOL_BLOCK, WAY_URING_BLOCK, "wanted bytes", "GB/s", rounds->gb_per_s, FIGURE_AT_LEAST,
+         0.5},
+        {WAY_POOL_FULL, WAY_URING_FULL, "documents", "/s", rounds->documents_per_s, FIGURE_AT_LEAST,
+         0.5},
+        {WAY_URING_CHECKED, WAY_URING_BLOCK, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED,
+         0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        report_row(figures, rounds, &rows[i]);
+    }
+    report_amplification(figures, rounds, WAY_URING_SHARE);
+}
+
+static void open_readers(struct bench *bench) {
     struct reader_options options = {
-        .queue_depth = 64, .threads = threads, .jobs_max = JOBS, .rings = 2};
+        .queue_depth = 64,
+        .threads = bench->cold ? READER_THREADS_COLD : READER_THREADS_WARM,
+        .jobs_max = JOBS,
+        .rings = 2,
+        .memory = bench->buffer,
+        .memory_bytes = BUFFER_BYTES,
+    };
     struct error error = {0};
-    if (reader_open(READER_URING, &options, &readers[0], NULL, &error) < 0 ||
-        reader_open(READER_PREAD, &options, &readers[1], NULL, &error) < 0) {
-        fprintf(stderr, "%s\n", error.text);
-        exit(1);
+    if (reader_open(READER_URING, &options, &bench->readers[0], NULL, &error) < 0 ||
+        reader_open(READER_PREAD, &options, &bench->readers[1], NULL, &error) < 0) {
+        give_up(error.text);
     }
 }
 
-static void bench_open(struct bench *bench, const char *folder, uint64_t bytes, bool cold) {
-    bench->catalog = make_catalog(folder, bytes);
+static void open_catalogs(struct bench *bench, const char *prefix) {
+    struct error error = {0};
+    bench->catalog = open_catalog(prefix);
+    bench->checked = open_catalog(prefix);
+    if (catalog_use_manifests(bench->checked, MANIFESTS_REQUIRED, &error) < 0) {
+        give_up(error.text);
+    }
+    if (bench->cold && (catalog_read_direct(bench->catalog, CATALOG_DIRECT, &error) == 0 ||
+                        catalog_read_direct(bench->checked, CATALOG_DIRECT, &error) == 0)) {
+        fprintf(stderr, "reader_bench: through the page cache: %s\n", error.text);
+    }
     bench->dataset = catalog_dataset(bench->catalog, 0);
-    bench->fd = open(dataset_bin_path(bench->dataset), O_RDONLY | O_CLOEXEC);
-    assert(bench->fd >= 0);
+}
+
+static void bench_open(struct bench *bench, const char *prefix, uint64_t bytes, bool cold) {
+    make_dataset(prefix, bytes);
+    make_manifest(prefix);
     bench->cold = cold;
-    bench->buffer = malloc(BUFFER_BYTES);
+    bench->fio = cold && system("fio --version >/dev/null 2>&1") == 0;
+    open_catalogs(bench, prefix);
+    snprintf(bench->path, sizeof bench->path, "%s.bin", prefix);
+    bench->fd = open(bench->path, O_RDONLY | O_CLOEXEC);
+    bench->buffer = aligned_alloc(2u << 20, BUFFER_BYTES);
     bench->source = malloc(bytes);
-    assert(bench->buffer != NULL && bench->source != NULL);
+    assert(bench->fd >= 0 && bench->buffer != NULL && bench->source != NULL);
+    (void)madvise(bench->buffer, BUFFER_BYTES, MADV_HUGEPAGE); /* as [slab] has it */
     memset(bench->buffer, 1, BUFFER_BYTES);
     memset(bench->source, 2, bytes);
-    for (uint32_t job = 0; job < JOBS; job++) {
-        bench->parts[job] = calloc(PARTS_MAX, sizeof *bench->parts[job]);
-        assert(bench->parts[job] != NULL);
-    }
+    make_stream(bench->dataset, ORDER_BLOCK, 1, &bench->streams[STREAM_BLOCK]);
+    make_stream(bench->dataset, ORDER_BLOCK, SHARE, &bench->streams[STREAM_SHARE]);
+    make_stream(bench->dataset, ORDER_FULL, 1, &bench->streams[STREAM_FULL]);
+    open_readers(bench);
     int rc = fsync(bench->fd); /* dirty pages are not dropped */
     assert(rc == 0);
 }
 
-static void bench_close(struct bench *bench, const char *folder) {
-    static const char *const endings[] = {"idx", "bin"};
+static void bench_close(struct bench *bench, const char *folder, const char *prefix) {
+    static const char *const endings[] = {"idx", "bin", "manifest"};
+    reader_close(bench->readers[0]);
+    reader_close(bench->readers[1]);
     for (uint32_t job = 0; job < JOBS; job++) {
         tokens_job_deinit(&bench->jobs[job]);
-        free(bench->parts[job]);
+    }
+    for (uint32_t i = 0; i < STREAMS; i++) {
+        free(bench->streams[i].parts);
+        free(bench->streams[i].begin);
     }
     free(bench->source);
     free(bench->buffer);
     close(bench->fd);
+    catalog_close(bench->checked);
     catalog_close(bench->catalog);
-    for (int i = 0; i < 2; i++) {
-        char path[64];
-        snprintf(path, sizeof path, "%s/bench.%s", folder, endings[i]);
+    for (int i = 0; i < 3; i++) {
+        char path[160];
+        snprintf(path, sizeof path, "%s.%s", prefix, endings[i]);
         unlink(path);
     }
     rmdir(folder);
@@ -395,6 +600,7 @@ static void bench_close(struct bench *bench, const char *folder) {
 
 int main(int argc, char **argv) {
     static struct rounds rounds;
+    static struct bench bench;
     struct figures figures;
     figures_begin(&figures, "reader", &argc, argv);
     const char *megabytes = figures.smoke ? "16" : "256";
@@ -402,20 +608,21 @@ int main(int argc, char **argv) {
     unsigned turns = (unsigned)strtoul(argc > 2 ? argv[2] : figures.smoke ? "1" : "7", NULL, 10);
     bool cold = argc > 3 && strcmp(argv[3], "cold") == 0;
     char folder[] = "/tmp/ballast-bench-XXXXXX";
-    struct reader *readers[2];
-    struct bench bench = {0};
+    char prefix[128];
     if (bytes < 4 * DOCUMENT_MAX || turns == 0 || turns > ROUNDS_MAX || mkdtemp(folder) == NULL) {
         fprintf(stderr, "usage: reader_bench [--json] [--smoke] [MEGABYTES [ROUNDS [cold]]]\n");
         return 2;
     }
-    bench_open(&bench, folder, bytes, cold);
-    open_readers(readers, cold ? 16 : 4);
+    snprintf(prefix, sizeof prefix, "%s/bench", folder);
+    bench_open(&bench, prefix, bytes, cold);
     while (rounds.count < turns) {
-        run_round(&bench, readers, bytes, &rounds);
+        run_round(&bench, &rounds);
     }
-    report(&figures, &rounds, cold);
-    reader_close(readers[0]);
-    reader_close(readers[1]);
-    bench_close(&bench, folder);
+    if (cold) {
+        report_cold(&figures, &rounds, bench.fio);
+    } else {
+        report_warm(&figures, &rounds);
+    }
+    bench_close(&bench, folder, prefix);
     return figures_end(&figures);
 }

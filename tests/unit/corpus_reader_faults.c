@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -37,8 +38,10 @@ static struct {
     unsigned features;
 } kernel = {~0u, ~0u};
 
-/* Reads that io_uring was told to hand to its workers at once. */
-static atomic_uint reads_forced_async;
+/* Reads that io_uring was told to hand to its workers at once, and those into registered memory. */
+static atomic_uint reads_forced_async, reads_fixed;
+
+static bool refuse_registration;
 
 static _Thread_local bool drop_next_write; /* of this thread: the wake-up of a submit */
 
@@ -113,6 +116,8 @@ int __wrap_io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uri
     for (unsigned i = ring->sq.sqe_head; i != ring->sq.sqe_tail; i++) {
         bool forced = ring->sq.sqes[i & ring->sq.ring_mask].flags & IOSQE_ASYNC;
         atomic_fetch_add(&reads_forced_async, forced);
+        bool fixed = ring->sq.sqes[i & ring->sq.ring_mask].opcode == IORING_OP_READ_FIXED;
+        atomic_fetch_add(&reads_fixed, fixed);
     }
     int rc = __real_io_uring_submit_and_wait_timeout(ring, cqe, wait, ts, mask);
     unsigned tail = io_uring_smp_load_acquire(ring->cq.ktail);
@@ -137,6 +142,15 @@ int __wrap_io_uring_queue_init_params(unsigned entries, struct io_uring *ring,
     int rc = __real_io_uring_queue_init_params(entries, ring, params);
     ring->features &= kernel.features;
     return rc;
+}
+
+int __real_io_uring_register_buffers(struct io_uring *ring, const struct iovec *iovecs,
+                                     unsigned count);
+int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *iovecs,
+                                     unsigned count);
+int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *iovecs,
+                                     unsigned count) {
+    return refuse_registration ? -ENOMEM : __real_io_uring_register_buffers(ring, iovecs, count);
 }
 
 struct io_uring_probe *__real_io_uring_get_probe_ring(struct io_uring *ring);
@@ -323,6 +337,42 @@ static void the_ring_does_without_what_older_kernels_lack(void **state) {
     run_on_kernel(*state, 0, ~IORING_FEAT_EXT_ARG);
 }
 
+/* RLIMIT_MEMLOCK, which binds no superuser, said in the kernel's place; and once it is not said,
+ * the same reads into the same memory are fixed ones. */
+static void memory_that_is_not_registered_is_read_into_all_the_same(void **state) {
+    static uint8_t memory[4 * 65536];
+    struct reader_world *world = *state;
+    for (int refused = 1; refused >= 0; refused--) {
+        struct reader_options options = {.queue_depth = 4,
+                                         .threads = 1,
+                                         .jobs_max = 1,
+                                         .rings = 2,
+                                         .memory = memory,
+                                         .memory_bytes = sizeof memory};
+        struct iovec iovecs[4];
+        struct read_extent extents[4];
+        struct read_job job = {.extents = extents, .extent_count = 4};
+        struct reader *reader = NULL;
+        refuse_registration = refused == 1;
+        atomic_store(&reads_fixed, 0);
+        assert_int_equal(reader_open(READER_URING, &options, &reader, NULL, NULL), 0);
+        assert_int_equal(reader->lacks.code, refused == 1 ? -ENOMEM : 0);
+        for (uint32_t i = 0; i < 4; i++) {
+            iovecs[i] = (struct iovec){memory + i * 65536, 65536};
+            extents[i] = (struct read_extent){
+                .fd = world->fds[0], .offset = 100 * i, .iovecs = &iovecs[i], .iovec_count = 1};
+        }
+        memset(memory, 0, sizeof memory);
+        world_run(reader, (struct world_job *)&job);
+        assert_int_equal(job.result, 0);
+        for (uint32_t i = 0; i < 4; i++) {
+            assert_memory_equal(memory + i * 65536, world->bytes[0] + 100 * i, 65536);
+        }
+        assert_int_equal(atomic_load(&reads_fixed), refused == 1 ? 0 : 4);
+        reader_close(reader);
+    }
+}
+
 static unsigned open_descriptors(void) {
     unsigned count = 0;
     DIR *fds = opendir("/proc/self/fd");
@@ -380,6 +430,7 @@ int main(void) {
         cmocka_unit_test(a_ring_that_takes_nothing_for_a_while_is_asked_again),
         cmocka_unit_test(a_lost_wake_up_costs_no_more_than_the_safety_wait),
         cmocka_unit_test(the_ring_does_without_what_older_kernels_lack),
+        cmocka_unit_test(memory_that_is_not_registered_is_read_into_all_the_same),
         cmocka_unit_test(an_open_that_fails_anywhere_says_why_and_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, group_open, group_close);
