@@ -10,6 +10,7 @@
 #include "corpus/tokens.h"
 #include "corpus/convert.h"
 #include "corpus/files.h"
+#include "corpus/gathered.h"
 #include "corpus/manifest.h"
 
 #include <assert.h>
@@ -17,12 +18,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#define XXH_STATIC_LINKING_ONLY /* states on the stack */
-#include <xxhash.h>
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files and slots are little endian");
 
 #define NO_ROW UINT64_MAX
+
+#define CHECKED_BYTES_MAX 262144u /* of an extent; a multiple of smaller pieces */
 
 /* Where bounce memory and waste are while they are only counted: nowhere near any payload. */
 #define UNPLACED ((uint8_t *)(UINTPTR_MAX / 4))
@@ -242,6 +243,12 @@ static void extent_skip(struct extent_builder *builder, uint64_t bytes) {
     }
 }
 
+/* What is checked should still be in the processor's cache when it is. */
+static uint64_t extent_bytes_max(const struct extent_builder *builder) {
+    bool small = builder->piece_bytes > 1 && builder->piece_bytes < CHECKED_BYTES_MAX;
+    return small ? CHECKED_BYTES_MAX : READ_EXTENT_BYTES_MAX;
+}
+
 /* Where the pieces end that the open extent has begun. */
 static uint64_t extent_whole_end(const struct extent_builder *builder) {
     uint64_t piece = builder->piece_bytes, bin = dataset_bin_bytes(builder->dataset);
@@ -295,7 +302,7 @@ static bool extent_goes_on(const struct extent_builder *builder, const struct da
                        : file_is_direct(dataset_bin(dataset)) ? TOKENS_GAP_BYTES_MAX_DIRECT
                                                               : TOKENS_GAP_BYTES_MAX;
     return (gap <= gap_max || offset < extent_whole_end(builder)) &&
-           builder->bytes + gap < READ_EXTENT_BYTES_MAX && iovecs <= READ_EXTENT_IOVECS_MAX;
+           builder->bytes + gap < extent_bytes_max(builder) && iovecs <= READ_EXTENT_IOVECS_MAX;
 }
 
 static void extents_add(struct extent_builder *builder, const struct dataset *dataset,
@@ -305,7 +312,7 @@ static void extents_add(struct extent_builder *builder, const struct dataset *da
             extent_open(builder, dataset, offset, place);
         }
         extent_skip(builder, offset - builder->end);
-        uint64_t room = READ_EXTENT_BYTES_MAX - builder->bytes;
+        uint64_t room = extent_bytes_max(builder) - builder->bytes;
         uint64_t taken = bytes < room ? bytes : room;
         extent_append(builder, taken, to);
         offset += taken;
@@ -388,41 +395,14 @@ static int tokens_reserve(struct tokens_job *job, const struct extent_builder *c
     return 0;
 }
 
-/* Bytes of an extent wherever they went, from front to back. */
-struct extent_cursor {
-    const struct iovec *iovec;
-    size_t at; /* in it */
-};
-
-static uint64_t cursor_hash(struct extent_cursor *cursor, size_t bytes) {
-    XXH3_state_t state;
-    if (cursor->iovec->iov_len - cursor->at >= bytes) {
-        cursor->at += bytes;
-        return XXH3_64bits((const uint8_t *)cursor->iovec->iov_base + cursor->at - bytes, bytes);
-    }
-    XXH3_64bits_reset(&state);
-    while (bytes > 0) {
-        if (cursor->at == cursor->iovec->iov_len) {
-            cursor->iovec++;
-            cursor->at = 0;
-        }
-        size_t rest = cursor->iovec->iov_len - cursor->at;
-        size_t taken = rest < bytes ? rest : bytes;
-        XXH3_64bits_update(&state, (const uint8_t *)cursor->iovec->iov_base + cursor->at, taken);
-        cursor->at += taken;
-        bytes -= taken;
-    }
-    return XXH3_64bits_digest(&state);
-}
-
 /* On a thread of the reader. */
 static int tokens_check_extent(struct read_extent *extent) {
     const struct manifest *manifest = extent->check_context;
     uint64_t piece_bytes = manifest_piece_bytes(manifest), bytes = extent->done;
-    struct extent_cursor cursor = {.iovec = extent->iovecs};
+    struct gathered from = {.iovec = extent->iovecs};
     for (uint64_t at = 0; at < bytes; at += piece_bytes) {
         size_t piece = (size_t)(bytes - at < piece_bytes ? bytes - at : piece_bytes);
-        uint64_t hash = cursor_hash(&cursor, piece);
+        uint64_t hash = gathered_hash(&from, piece);
         if (hash != manifest_hash(manifest, (extent->offset + at) / piece_bytes)) {
             extent->done = at;
             return -EBADMSG;
@@ -660,8 +640,9 @@ static void tokens_finish_places(const struct tokens_job *job) {
 static void target_hash(struct tokens_target *target, uint32_t token_bytes) {
     target->hash = 0;
     if (target->wants_hash && target->error.code == 0) {
-        target->hash = XXH3_64bits(
-            target->payload, tokens_payload_bytes(target->documents, target->count, token_bytes));
+        struct iovec payload = {
+            target->payload, tokens_payload_bytes(target->documents, target->count, token_bytes)};
+        target->hash = gathered_hash(&(struct gathered){.iovec = &payload}, payload.iov_len);
     }
 }
 
