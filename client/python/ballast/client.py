@@ -46,7 +46,7 @@ class EndOfData(NamedTuple):
 class Measured(NamedTuple):
     """How long a micro-batch took on this rank, forward and backward; 0 is not measured."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # not tuple's method
     attention_ns: int = 0
     total_ns: int = 0
     expert_tokens: Sequence[int] = ()

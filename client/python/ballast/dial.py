@@ -13,7 +13,7 @@ import os
 import socket
 import ssl
 from dataclasses import dataclass
-from typing import Optional, Tuple
+from typing import Optional, Tuple, Type
 
 from .errors import (Disconnected, Error, InvalidArgument, NoSocket, NotFound, PermissionDenied, TimedOut,
                      Unavailable)
@@ -97,8 +97,8 @@ def _tcp(host: str, port: int) -> socket.socket:
         if reason.errno == errno.ECONNREFUSED:
             raise Unavailable(f"nobody listens on {host} port {port}; start ballastd with listen.tcp, or name another "
                               "address (socket=, BALLAST_SOCKET)") from None
-        kind = Unavailable if reason.errno in _AWAY else Error
-        raise kind(f"connect to {host} port {port}: {reason.strerror}") from None
+        away: Type[Error] = Unavailable if reason.errno in _AWAY else Error
+        raise away(f"connect to {host} port {port}: {reason.strerror}") from None
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(TIMEOUT) // 3)

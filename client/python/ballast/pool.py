@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import operator
 from dataclasses import dataclass
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import messages
 from .columns import Table, any_of, each, numpy
@@ -94,7 +94,7 @@ def _check_shape(part: Dict[str, Any]) -> None:
 
 
 def _replicas(part: Dict[str, Any], job: Any) -> Tuple[Replica, ...]:
-    found = []
+    found: List[Replica] = []
     for replica in part["replicas"]:
         dp, tokens = replica["dp"], replica["tokens"]
         lengths = tuple(length & 0xFFFFFFFF for length in replica["lengths"])
