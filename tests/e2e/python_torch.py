@@ -8,7 +8,7 @@ import os
 import sys
 import types
 
-from world import FULL, ROOT, Skip, World, main, write_corpus
+from world import FULL, ROOT, Skip, main, write_corpus
 
 sys.path.insert(0, os.path.join(ROOT, "client", "python"))
 try:

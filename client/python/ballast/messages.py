@@ -1,6 +1,6 @@
 """The messages of ballast.proto and ttrpc.proto that a client sends or receives, as tables."""
 
-from .wire import (BOOL, BYTES, I64, MESSAGE, MESSAGES, NUMBERS, ROWS, STRING, U32, U64, Schema)
+from .wire import (BYTES, I64, MESSAGE, MESSAGES, NUMBERS, ROWS, STRING, U32, U64, Schema)
 
 # the envelope
 KEY_VALUE = Schema("KeyValue", key=(1, STRING), value=(2, STRING))

@@ -6,7 +6,6 @@ code goes wrong silently.
 
 from __future__ import annotations
 
-import operator
 from typing import Any, List, NamedTuple, Tuple
 
 from .columns import Table, ends, most, numpy, sums
