@@ -22,7 +22,7 @@ import numpy  # noqa: E402
 
 import ballast  # noqa: E402
 import ballast.torch as bt  # noqa: E402
-from python_client import raises, world_of  # noqa: E402
+from python_client import raises, run_programs, world_of  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 torch.set_num_threads(1)
@@ -346,6 +346,12 @@ def test_what_does_not_divide_or_is_shared_in_a_pool_is_refused():
             batch = client.next()
             for form in (bt.megatron, bt.transformer_engine, bt.ring_zigzag, bt.ring_llama3, bt.flash_attention):
                 raises(ballast.Unsupported, lambda: form(batch), "pool")
+
+
+def test_the_program_of_the_document_runs():
+    with world_of(epochs=1) as world:
+        world.start()
+        run_programs(world, "docs/python.md", torch=True)
 
 
 if __name__ == "__main__":

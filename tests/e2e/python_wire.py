@@ -286,6 +286,8 @@ class Fake:
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 
+        self.greeting = None  # instead of its own
+
     @staticmethod
     def frame(stream, kind, data, flags=0, length=None):
         return struct.pack(">IIBB", len(data) if length is None else length, stream, kind, flags) + data
@@ -312,7 +314,11 @@ class Fake:
             no = wire.encode(messages.RESPONSE, {"status": {"code": 9, "message": "no more"}})
             peer.sendall(self.frame(1, 2, no))
             return
-        peer.sendall(self.frame(1, 2, self.hello()))
+        peer.sendall(self.frame(1, 2, self.greeting or self.hello()))
+        if self.greeting is not None:
+            peer.shutdown(socket.SHUT_WR)
+            peer.recv(4096)
+            return
         data, _ = self.listeners[1].accept()
         with data:
             memory = fake_slab_fd()
@@ -357,6 +363,20 @@ def test_hostile_frames_never_bring_a_batch_out_of_turn():
                 pass
             client.close()
         assert 1 <= taken < len(answers)
+
+
+def test_hostile_greetings_are_refused():
+    rng = random.Random(9)
+    with tempfile.TemporaryDirectory() as folder:
+        fake = Fake(folder)
+        for _ in range(1000 if FULL else 60):
+            fake.greeting = mutated(rng, fake.hello().replace(b".data", b".none"))
+            fake.answer = []
+            try:
+                ballast.Client(fake.path, connect_timeout=0.1, transport="shared").close()
+                raise AssertionError("a client without a slab")
+            except ballast.Error:
+                pass
 
 
 if __name__ == "__main__":
