@@ -24,7 +24,6 @@ struct batch {
     uint64_t slot_bytes;       /* behind the header */
     uint8_t *copy; /* where a fetched slot goes, header first; kept for the next batch */
     uint64_t copy_capacity;
-    uint64_t fetched;      /* bytes of it that have come */
     uint64_t payload_hash; /* XXH3-64 of the slot's bytes, 0: unknown */
     uint64_t slot_generation;
     uint64_t slot_tokens; /* of all parts, without successors */

@@ -7,6 +7,7 @@
 
 #include "client/deadline.h"
 #include "proto/frame.h"
+#include "proto/payload.h"
 #include "ttrpc.pb-c.h"
 
 #include <assert.h>
@@ -29,6 +30,16 @@ struct call_frame {
     uint8_t data[];
 };
 
+/* Where payloads of a fetch go, and how much of a frame whose beginning was seen goes there
+ * straight from the socket, past the reader. */
+struct call_sink {
+    uint8_t *to;
+    uint64_t left;
+    uint64_t bytes;
+    uint8_t *direct_to; /* NULL: to nowhere, the fetch was dropped */
+    uint64_t direct;
+};
+
 struct call_channel {
     struct dialed dialed;
     uint32_t stream_next; /* id of the next request */
@@ -42,7 +53,7 @@ struct call_channel {
     struct call_frame *kept; /* oldest first */
     struct call_frame **kept_end;
     size_t kept_bytes;
-    struct call_frame *lent; /* whose bytes call_fetch_next gave out, or NULL */
+    struct call_sink sink; /* of the fetch */
     struct arena out;
     struct error failure;         /* what TLS said of a connection that it ended */
     uint8_t sealed[SEALED_BYTES]; /* as received or to be sent, over TLS */
@@ -124,7 +135,6 @@ void call_close(struct call_channel *channel) {
         return;
     }
     dial_close(&channel->dialed);
-    free(channel->lent);
     while (channel->kept != NULL) {
         struct call_frame *next = channel->kept->next;
         free(channel->kept);
@@ -279,6 +289,78 @@ static bool call_take_kept(struct call_channel *channel, uint32_t stream, struct
     return false;
 }
 
+static void call_sink_put(struct call_sink *sink, const uint8_t *bytes, uint64_t count) {
+    if (count > 0) {
+        memcpy(sink->to, bytes, count);
+        sink->to += count;
+        sink->left -= count;
+    }
+}
+
+/* A message of the fetch that is whole. */
+static int call_sink_message(struct call_channel *channel, const uint8_t *message, size_t bytes) {
+    const uint8_t *payload;
+    size_t count;
+    if (payload_find(message, bytes, &payload, &count) < 0) {
+        return error_set(&channel->failure, -EPROTO,
+                         "the daemon's FetchResponse of %zu bytes does not unpack", bytes);
+    }
+    if (count > channel->sink.left) {
+        return error_set(&channel->failure, -EPROTO,
+                         "the daemon sent more than the %llu bytes of its batch",
+                         (unsigned long long)channel->sink.bytes);
+    }
+    call_sink_put(&channel->sink, payload, count);
+    return 0;
+}
+
+/* If what is left of the buffer is the beginning of one, empties it: the rest comes directly. */
+static void call_sink_begin(struct call_channel *channel) {
+    struct frame_reader *reader = &channel->reader;
+    struct call_sink *sink = &channel->sink;
+    struct frame_header header;
+    size_t have = reader->used - reader->done;
+    if (channel->fetch == 0 || have < FRAME_HEADER_BYTES) {
+        return;
+    }
+    const uint8_t *message = reader->buffer + reader->done + FRAME_HEADER_BYTES;
+    have -= FRAME_HEADER_BYTES;
+    frame_header_decode(reader->buffer + reader->done, &header);
+    if (header.type != FRAME_DATA || header.stream != channel->fetch) {
+        return;
+    }
+    size_t head = payload_read_head(message, have, header.length);
+    if (head == 0 || header.length - head > sink->left) {
+        return;
+    }
+    call_sink_put(sink, message + head, have - head);
+    sink->direct = header.length - have;
+    sink->direct_to = sink->to;
+    sink->to += sink->direct;
+    sink->left -= sink->direct;
+    reader->done = reader->used;
+}
+
+/* Where the next bytes of the connection go. */
+static uint8_t *call_space(struct call_channel *channel, size_t *space) {
+    struct call_sink *sink = &channel->sink;
+    uint8_t *to = frame_reader_space(&channel->reader, space);
+    if (sink->direct > 0 && sink->direct < *space) {
+        *space = (size_t)sink->direct;
+    }
+    return sink->direct > 0 && sink->direct_to != NULL ? sink->direct_to : to;
+}
+
+static void call_filled(struct call_channel *channel, size_t count) {
+    struct call_sink *sink = &channel->sink;
+    if (sink->direct == 0) {
+        frame_reader_fill(&channel->reader, count);
+        return;
+    }
+    sink->direct -= count;
+    sink->direct_to = sink->direct_to == NULL ? NULL : sink->direct_to + count;
+}
+
 /* Looks at the next frame in the buffer: 1 it is of `stream`; 0 there is none; 2 it was another's,
  * and is kept, or dropped as the late answer to a call that was given up. */
 static int call_take_read(struct call_channel *channel, uint32_t stream, struct call_taken *out) {
@@ -286,12 +368,19 @@ static int call_take_read(struct call_channel *channel, uint32_t stream, struct 
     struct frame_header *header = &out->header;
     out->owned = NULL;
     int code = frame_reader_next(&channel->reader, header, &out->data, &reason);
+    if (code == 0) {
+        call_sink_begin(channel);
+    }
     if (code <= 0) {
         return code;
     }
     if (header->type == FRAME_REQUEST || header->stream % 2 == 0 ||
         header->stream >= channel->stream_next) {
         return -EPROTO;
+    }
+    if (header->type == FRAME_DATA && header->stream == channel->fetch) {
+        code = call_sink_message(channel, out->data, header->length);
+        return code < 0 ? code : 2;
     }
     if (header->stream == stream) {
         return 1;
@@ -332,11 +421,11 @@ static int call_read_sealed(struct call_channel *channel, uint8_t *to, size_t sp
 static int call_read(struct call_channel *channel, int64_t deadline) {
     for (;;) {
         size_t space;
-        uint8_t *to = frame_reader_space(&channel->reader, &space);
+        uint8_t *to = call_space(channel, &space);
         int got = channel->dialed.tls == NULL ? call_read_plain(channel, to, space)
                                               : call_read_sealed(channel, to, space);
         if (got > 0) {
-            frame_reader_fill(&channel->reader, (size_t)got);
+            call_filled(channel, (size_t)got);
             return 1;
         }
         if (got != -EAGAIN) {
@@ -491,33 +580,42 @@ void call_stream_drop(struct call_channel *channel) {
     call_abandon(channel, &channel->stream);
 }
 
-int call_fetch_start(struct call_channel *channel, const char *service, const char *method,
-                     const ProtobufCMessage *request, struct error *error) {
+void call_fetch_drop(struct call_channel *channel) {
     call_abandon(channel, &channel->fetch);
+    channel->sink.to = NULL;
+    channel->sink.left = 0;
+    channel->sink.direct_to = NULL;
+}
+
+int call_fetch_start(struct call_channel *channel, const char *service, const char *method,
+                     const ProtobufCMessage *request, uint8_t *to, uint64_t bytes,
+                     struct error *error) {
+    call_fetch_drop(channel);
+    channel->sink.to = to;
+    channel->sink.left = bytes;
+    channel->sink.bytes = bytes;
     return call_request(channel, service, method, request, FRAME_REMOTE_CLOSED, &channel->fetch,
                         error);
 }
 
-int call_fetch_next(struct call_channel *channel, const uint8_t **data, size_t *bytes,
-                    int timeout_ms, struct error *error) {
+int call_fetch_finish(struct call_channel *channel, int timeout_ms, struct error *error) {
     struct call_taken taken;
+    uint64_t left;
     assert(channel->fetch != 0);
-    free(channel->lent);
-    channel->lent = NULL;
     int code = call_take(channel, channel->fetch, deadline_in_ms(timeout_ms), &taken, error);
     if (code <= 0) {
         return code;
     }
-    if (taken.header.type == FRAME_DATA) {
-        channel->lent = taken.owned;
-        *data = taken.data;
-        *bytes = taken.header.length;
-        return 1;
-    }
+    left = channel->sink.left;
     channel->fetch = 0;
     code = call_open_response(&taken, NULL, NULL, NULL, error);
     free(taken.owned);
-    return code < 0 ? code : -ENODATA;
+    if (code == 0 && left > 0) {
+        code = error_set(error, -EPROTO, "the daemon sent %llu of the %llu bytes of a batch",
+                         (unsigned long long)(channel->sink.bytes - left),
+                         (unsigned long long)channel->sink.bytes);
+    }
+    return code < 0 ? code : 1;
 }
 
 /* The response frame that ends a stream, as an error. */

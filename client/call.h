@@ -43,14 +43,17 @@ int call_finish(struct call_channel *channel, const ProtobufCMessageDescriptor *
                 struct arena *arena, ProtobufCMessage **response, int timeout_ms,
                 struct error *error);
 
-/* A call that is answered by messages, one at a time, beside the stream and unary calls. The next
- * one's bytes are lent until the next call on the channel: 1; 0 after the timeout; -ENODATA when
- * the daemon has ended it well, else its refusal or what broke. Starting another gives up on the
- * one before. */
+/* A call that is answered by FetchResponse messages, beside the stream and unary calls. Their
+ * payloads go to `to` one behind the other, whatever call is waited for meanwhile; it is written
+ * until call_fetch_finish has returned something else than 0, or the fetch was dropped, as starting
+ * another one does. */
 int call_fetch_start(struct call_channel *channel, const char *service, const char *method,
-                     const ProtobufCMessage *request, struct error *error);
-int call_fetch_next(struct call_channel *channel, const uint8_t **data, size_t *bytes,
-                    int timeout_ms, struct error *error);
+                     const ProtobufCMessage *request, uint8_t *to, uint64_t bytes,
+                     struct error *error);
+/* Waits for the end: 1 with all bytes there, 0 after the timeout; the daemon's refusal, -EPROTO for
+ * other than as many bytes, or what broke. */
+int call_fetch_finish(struct call_channel *channel, int timeout_ms, struct error *error);
+void call_fetch_drop(struct call_channel *channel);
 
 /* Opens a stream, the channel's only one at a time, then sends messages on it. */
 int call_stream_open(struct call_channel *channel, const char *service, const char *method,

@@ -162,6 +162,7 @@ static int client_check_generation(const struct ballast *client, struct error *e
 /* What came of it is of no use without the rest. */
 static void client_drop_fetch(struct ballast *client) {
     if (client->fetching != NULL) {
+        call_fetch_drop(client->link.channel);
         batch_release(client->fetching);
         client->fetching = NULL;
     }
@@ -386,7 +387,7 @@ static int client_take_batch(struct ballast *client, const Ballast__V1__Batch *m
 static int client_fetch(struct ballast *client, int64_t deadline_ns,
                         const struct ballast_batch **out, struct error *error) {
     struct batch *batch = client->fetching;
-    int code = fetch_advance(batch, client->link.channel, deadline_left_ms(deadline_ns), error);
+    int code = call_fetch_finish(client->link.channel, deadline_left_ms(deadline_ns), error);
     if (code != 1) {
         return code;
     }

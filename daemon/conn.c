@@ -2,18 +2,21 @@
 #include "daemon/conn.h"
 
 #include "daemon/failpoint.h"
+#include "daemon/loader.h"
 #include "daemon/log.h"
 #include "daemon/remote.h"
 #include "daemon/server.h"
+#include "proto/payload.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-#define CONN_HEAD_BYTES   (FRAME_HEADER_BYTES + 6) /* a frame, a tag and a 32-bit varint */
-#define CONN_RECORD_BYTES 17000u                   /* what TLS sends of 16 KiB, and somewhat more */
-#define CONN_PAYLOAD_TAG  0x0a /* FetchResponse.payload: field 1, length-delimited */
+#define CONN_HEAD_BYTES   (FRAME_HEADER_BYTES + PAYLOAD_HEAD_BYTES_MAX)
+#define CONN_SOCKET_BYTES (1 << 20)
+#define CONN_RECORD_BYTES 17000u /* what TLS sends of 16 KiB, and somewhat more */
 
 static struct conn *conn_of(const struct session *session) {
     return session->owner;
@@ -112,17 +115,11 @@ void conn_send(struct session *session, uint32_t stream, enum frame_type type,
 
 /* The frame of a FetchResponse as far as its payload, whose bytes follow as they are. */
 static size_t conn_payload_head(uint32_t stream, uint32_t bytes, uint8_t out[CONN_HEAD_BYTES]) {
-    uint8_t *at = out + FRAME_HEADER_BYTES;
-    *at++ = CONN_PAYLOAD_TAG;
-    for (uint32_t rest = bytes; rest > 0 || at == out + FRAME_HEADER_BYTES + 1; rest >>= 7) {
-        *at++ = (uint8_t)(rest > 0x7f ? (rest & 0x7f) | 0x80 : rest);
-    }
-    size_t head = (size_t)(at - out);
-    const struct frame_header header = {.length = (uint32_t)(head - FRAME_HEADER_BYTES) + bytes,
-                                        .stream = stream,
-                                        .type = FRAME_DATA};
+    size_t head = payload_write_head(bytes, out + FRAME_HEADER_BYTES);
+    const struct frame_header header = {
+        .length = (uint32_t)head + bytes, .stream = stream, .type = FRAME_DATA};
     frame_header_encode(&header, out);
-    return head;
+    return FRAME_HEADER_BYTES + head;
 }
 
 /* Straight to the socket when nothing waits before it: how many bytes that took. */
@@ -147,18 +144,28 @@ static void conn_append(struct conn *conn, const uint8_t *bytes, size_t count) {
     conn->server->output_bytes += count;
 }
 
-void conn_send_payload(struct session *session, uint32_t stream, const uint8_t *payload,
+/* The kernel doubles what is asked for, up to its own limit. */
+static void conn_widen(struct conn *conn) {
+    const int bytes = CONN_SOCKET_BYTES;
+    if (!conn->fetches) {
+        (void)setsockopt(conn->fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    }
+    conn->fetches = true;
+}
+
+bool conn_send_payload(struct session *session, uint32_t stream, const uint8_t *payload,
                        uint32_t bytes) {
     struct conn *conn = conn_of(session);
     uint8_t head[CONN_HEAD_BYTES];
     if (conn->closing) {
-        return;
+        return false;
     }
+    conn_widen(conn);
     size_t head_bytes = conn_payload_head(stream, bytes, head);
     size_t taken = conn_try_payload(conn, head, head_bytes, payload, bytes);
     if (!conn_reserve(&conn->waiting, head_bytes + bytes - taken)) {
         conn_output_lost(conn, bytes);
-        return;
+        return false;
     }
     size_t start = conn->waiting.used;
     if (taken < head_bytes) {
@@ -167,9 +174,7 @@ void conn_send_payload(struct session *session, uint32_t stream, const uint8_t *
     }
     conn_append(conn, payload + (taken - head_bytes), bytes - (taken - head_bytes));
     conn_seal(conn, start);
-    if (conn->waiting.used > 0) {
-        conn->server->touched(conn->server->context);
-    }
+    return conn->waiting.used == 0 && conn->flight.used == 0;
 }
 
 void conn_again(struct session *session) {
@@ -191,6 +196,14 @@ bool conn_crowded(const struct session *session, size_t bytes) {
 static void conn_process(struct conn *conn);
 static void conn_resume(struct conn *conn);
 
+/* What is being fetched need not wait for the loop's turn. */
+static void conn_go_on(struct conn *conn) {
+    if (conn->session.fetch_count > 0 && !conn->finishing && !conn->closing) {
+        fetch_deliver(&conn->session, uv_hrtime());
+        conn_flush(conn);
+    }
+}
+
 static void conn_wrote(uv_write_t *write, int status) {
     struct conn *conn = write->data;
     conn_output_free(conn, &conn->flight);
@@ -203,6 +216,7 @@ static void conn_wrote(uv_write_t *write, int status) {
     }
     session_drained(&conn->session, uv_hrtime());
     conn_process(conn);
+    conn_go_on(conn);
     conn->server->touched(conn->server->context);
 }
 
@@ -232,7 +246,8 @@ void conn_flush(struct conn *conn) {
     if (conn->closing || conn->flight.used > 0) {
         return;
     }
-    if (conn->waiting.used > 0 && !conn_write_now(conn)) {
+    bool wrote = conn->waiting.used > 0;
+    if (wrote && !conn_write_now(conn)) {
         conn->flight = conn->waiting;
         conn->waiting = (struct conn_output){0};
         uv_buf_t buffer = uv_buf_init((char *)conn->flight.bytes, (unsigned)conn->flight.used);
@@ -241,6 +256,9 @@ void conn_flush(struct conn *conn) {
             conn_close(conn);
         }
         return;
+    }
+    if (wrote && conn->session.fetch_count > 0) {
+        server_go_on(conn->server); /* no callback will say that there is room again */
     }
     if (conn->waiting.capacity > CONN_OUTPUT_BYTES / 4) {
         conn_output_free(conn, &conn->waiting);
@@ -443,6 +461,7 @@ int conn_open(struct server *server, int fd, const struct session_peer *peer, st
         return -ENOMEM;
     }
     conn->server = server;
+    conn->fd = fd;
     conn->unknown = peer->remote;
     conn->pipe.data = conn;
     conn->write.data = conn;

@@ -31,6 +31,7 @@ struct conn {
     struct server *server;
     uint32_t index;   /* in server->conns */
     uv_pipe_t pipe;   /* of any stream socket's descriptor */
+    int fd;           /* the pipe's */
     uv_write_t write; /* in flight while `flight` has bytes */
     struct frame_reader reader;
     struct conn_output waiting;
@@ -38,6 +39,7 @@ struct conn {
     struct tls *tls; /* NULL in plain text */
     bool unknown;    /* over TCP, its preface or handshake is not over (remote.h) */
     bool lingers;    /* finishing without input: what it was told may still be on its way */
+    bool fetches;    /* its socket's buffer is as large as it may be */
     bool reading;
     bool finishing; /* nothing is read any more; closed when output has left */
     bool closing;
@@ -63,7 +65,7 @@ void conn_flush(struct conn *conn);
 /* Of session_ops. */
 void conn_send(struct session *session, uint32_t stream, enum frame_type type,
                const ProtobufCMessage *message);
-void conn_send_payload(struct session *session, uint32_t stream, const uint8_t *payload,
+bool conn_send_payload(struct session *session, uint32_t stream, const uint8_t *payload,
                        uint32_t bytes);
 void conn_again(struct session *session);
 bool conn_congested(const struct session *session);

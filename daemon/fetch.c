@@ -80,8 +80,8 @@ void fetch_lost(struct session *session, const struct session_held *held) {
     }
 }
 
-/* One message of the first call, or its end; the bytes sent. */
-static uint64_t fetch_step(struct session *session, uint64_t now_ns) {
+/* One message of the first call, or its end: whether more can be sent at once. */
+static bool fetch_step(struct session *session, uint64_t now_ns, uint64_t *sent) {
     struct session_fetch *fetch = &session->fetches[0];
     const struct session_ops *ops = session->world->ops;
     uint64_t bytes = 0;
@@ -90,31 +90,32 @@ static uint64_t fetch_step(struct session *session, uint64_t now_ns) {
     if (payload == NULL) {
         session_refuse(session, fetch_remove(session, 0).stream, STATUS_DATA_LOSS,
                        "the slot was given to another batch; open the Stream anew from this one");
-        return 0;
+        return true;
     }
     if (now_ns >= fetch->deadline_ns) {
         session_refuse(session, fetch_remove(session, 0).stream, STATUS_DEADLINE_EXCEEDED,
                        "%" PRIu64 " of %" PRIu64 " bytes were sent in time", fetch->sent, bytes);
-        return 0;
+        return true;
     }
     if (fetch->sent == bytes) {
         session_finish(session, fetch_remove(session, 0).stream);
-        return 0;
+        return true;
     }
     uint64_t left = bytes - fetch->sent;
     uint32_t piece = left < FETCH_PIECE_BYTES ? (uint32_t)left : FETCH_PIECE_BYTES;
-    ops->send_payload(session, fetch->stream, payload + fetch->sent, piece);
+    payload += fetch->sent;
     fetch->sent += piece;
-    return piece;
+    *sent += piece;
+    return ops->send_payload(session, fetch->stream, payload, piece);
 }
 
 void fetch_deliver(struct session *session, uint64_t now_ns) {
     uint64_t sent = 0;
-    while (session->fetch_count > 0 && !session->world->ops->congested(session)) {
-        if (sent >= FETCH_TURN_BYTES) {
-            session->world->ops->again(session);
-            return;
-        }
-        sent += fetch_step(session, now_ns);
+    bool more = !session->world->ops->congested(session);
+    while (session->fetch_count > 0 && more && sent < FETCH_TURN_BYTES) {
+        more = fetch_step(session, now_ns, &sent);
+    }
+    if (session->fetch_count > 0 && more) {
+        session->world->ops->again(session);
     }
 }

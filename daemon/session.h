@@ -124,9 +124,10 @@ struct session_ops {
     /* The payload of a slot that this session holds, NULL when the slot has another generation. */
     const uint8_t *(*payload)(struct session *session, uint32_t slot, uint64_t generation,
                               uint64_t *bytes);
-    /* Queues one Data frame with a FetchResponse of these bytes, at most 1 MiB, which are the
-     * caller's again when this returns. */
-    void (*send_payload)(struct session *session, uint32_t stream, const uint8_t *payload,
+    /* Sends one Data frame with a FetchResponse of these bytes, at most 1 MiB, which are the
+     * caller's again when this returns: whether the socket took all of it. If not the session is
+     * pumped when it has. */
+    bool (*send_payload)(struct session *session, uint32_t stream, const uint8_t *payload,
                          uint32_t bytes);
     /* There is more to send: to be pumped in the loop's next turn, after others had theirs. */
     void (*again)(struct session *session);

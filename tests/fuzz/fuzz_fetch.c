@@ -1,6 +1,7 @@
 /* What a client takes as a FetchResponse: the payload lies within the message, and where protobuf
  * can read the message it is the one that protobuf finds. */
-#include "client/fetch.h"
+#include "ballast.pb-c.h"
+#include "proto/payload.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint8_t *payload;
     size_t count;
-    if (fetch_payload(data, size, &payload, &count) < 0) {
+    if (payload_find(data, size, &payload, &count) < 0) {
         return 0;
     }
     if (count > 0 && (payload < data || count > size - (size_t)(payload - data))) {

@@ -3,7 +3,7 @@
 #include "client_world.h"
 
 #include "client/ballast.h"
-#include "client/fetch.h"
+#include "proto/payload.h"
 
 #include <errno.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static void expect_payload(const uint8_t *message, size_t bytes, int code, size_
                            size_t count) {
     const uint8_t *payload;
     size_t got;
-    assert_int_equal(fetch_payload(message, bytes, &payload, &got), code);
+    assert_int_equal(payload_find(message, bytes, &payload, &got), code);
     if (code == 0) {
         assert_int_equal(got, count);
         assert_true(count == 0 || payload == message + at);
@@ -65,6 +65,26 @@ static void the_reader_agrees_with_protobuf(void **state) {
         response.payload = (ProtobufCBinaryData){count, bytes};
         size_t size = protobuf_c_message_pack(&response.base, packed);
         expect_payload(packed, size, 0, size - count, count);
+    }
+}
+
+static void a_head_is_protobufs_and_read_back_from_its_beginning(void **state) {
+    static const uint32_t counts[] = {0, 1, 127, 128, 16383, 16384, 262144, 1u << 20};
+    (void)state;
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        uint8_t head[PAYLOAD_HEAD_BYTES_MAX + 1];
+        Ballast__V1__FetchResponse response = BALLAST__V1__FETCH_RESPONSE__INIT;
+        size_t bytes = payload_write_head(counts[i], head);
+        response.payload.len = counts[i];
+        size_t whole = bytes + counts[i];
+        if (counts[i] > 0) { /* protobuf leaves an empty one out */
+            assert_int_equal(whole, protobuf_c_message_get_packed_size(&response.base));
+            assert_int_equal(payload_read_head(head, bytes, whole), bytes);
+        }
+        for (size_t have = 0; have < bytes; have++) {
+            assert_int_equal(payload_read_head(head, have, whole), 0);
+        }
+        assert_int_equal(payload_read_head(head, bytes, whole + 1), 0); /* a field follows */
     }
 }
 
@@ -293,6 +313,7 @@ int main(void) {
         cmocka_unit_test(a_payload_is_found_whatever_fields_stand_around_it),
         cmocka_unit_test(a_message_that_does_not_hold_what_it_says_is_refused),
         cmocka_unit_test(the_reader_agrees_with_protobuf),
+        cmocka_unit_test(a_head_is_protobufs_and_read_back_from_its_beginning),
         cmocka_unit_test(a_rank_without_a_slab_gathers_what_was_fetched),
         cmocka_unit_test(a_fetch_that_breaks_is_fetched_again_or_told_never_half_given),
         cmocka_unit_test(bytes_that_do_not_hash_as_told_are_not_given_out),

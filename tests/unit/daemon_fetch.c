@@ -139,6 +139,19 @@ static void a_peer_that_does_not_read_gets_nothing_more(void **state) {
     assert_true(expect_pieces(at, stream, 0) > 0);
 }
 
+static void the_next_piece_waits_until_the_socket_took_the_one_before(void **state) {
+    struct world_session *at = holding(0);
+    uint32_t stream = fetch(at, 0, 0);
+    (void)state;
+    at->narrow = true;
+    pump(at);
+    uint64_t done = expect_pieces(at, stream, 0);
+    assert_in_range(done, 1, 256u << 10);
+    assert_false(at->again); /* what drains will pump */
+    pump(at);
+    assert_int_equal(expect_pieces(at, stream, done), 2 * done);
+}
+
 static void fetches_of_a_connection_follow_one_another(void **state) {
     struct world_session *at = holding(0);
     uint32_t first = fetch(at, 0, 1), second = fetch(at, 0, 0);
@@ -253,6 +266,7 @@ int main(void) {
         TEST(a_fetch_brings_the_whole_payload_in_order_then_ends_well),
         TEST(one_turn_sends_no_more_than_its_share),
         TEST(a_peer_that_does_not_read_gets_nothing_more),
+        TEST(the_next_piece_waits_until_the_socket_took_the_one_before),
         TEST(fetches_of_a_connection_follow_one_another),
         TEST(a_release_midway_ends_the_fetch_with_a_status),
         TEST(a_slot_of_another_generation_ends_the_fetch_before_its_bytes),

@@ -140,11 +140,12 @@ static const uint8_t *fake_payload(struct session *session, uint32_t slot, uint6
     return generation == world->slot_generation ? world->payload : NULL;
 }
 
-static void fake_send_payload(struct session *session, uint32_t stream, const uint8_t *payload,
+static bool fake_send_payload(struct session *session, uint32_t stream, const uint8_t *payload,
                               uint32_t bytes) {
     Ballast__V1__FetchResponse response = BALLAST__V1__FETCH_RESPONSE__INIT;
     response.payload = (ProtobufCBinaryData){bytes, (uint8_t *)payload};
     fake_send(session, stream, FRAME_DATA, &response.base);
+    return !world_of(session)->narrow;
 }
 
 static void fake_again(struct session *session) {

@@ -40,7 +40,8 @@ struct world_session {
     uint64_t seek_least;
     uint32_t export_stream; /* likewise */
     uint64_t waited_ns;
-    bool again; /* asked for another turn */
+    bool again;  /* asked for another turn */
+    bool narrow; /* its socket never takes a whole payload at once */
 };
 
 struct world {
