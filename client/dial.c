@@ -285,7 +285,13 @@ static int dial_check(const struct address *address, const struct dial_credentia
                          "BALLAST_TOKEN_FILE)",
                          text);
     }
-    if (address->kind == ADDRESS_TLS && tls_available() && credentials->ca[0] == '\0') {
+    if (address->kind == ADDRESS_TLS && !tls_available()) {
+        return error_set(error, -ENOSYS,
+                         "%s: this build has no TLS; build it with OpenSSL 3 (libssl-dev) and "
+                         "-DBALLAST_TLS=ON",
+                         text);
+    }
+    if (address->kind == ADDRESS_TLS && credentials->ca[0] == '\0') {
         return error_set(error, -EINVAL,
                          "%s needs the authority that signs the daemon's certificate; name its "
                          "file (--tls-ca, BALLAST_TLS_CA)",
