@@ -2,9 +2,9 @@
 #include "daemon/remote.h"
 
 #include "daemon/conn.h"
-#include "daemon/tcp_rules.h"
 #include "daemon/log.h"
 #include "daemon/server.h"
+#include "daemon/tcp_rules.h"
 #include "proto/keep_alive.h"
 
 #include <arpa/inet.h>
@@ -126,6 +126,7 @@ static int remote_know_plain(const struct remote *remote, struct conn *conn) {
                             &bytes);
     if (code > 0) {
         remote_judge_token(remote, conn, token, bytes);
+        server_welcome(conn->server, conn);
         reader->done += (size_t)code;
         return 1;
     }
@@ -151,6 +152,7 @@ int remote_know(const struct remote *remote, struct conn *conn) {
     }
     if (code == 1) {
         remote_judge_certificate(remote, conn);
+        server_welcome(conn->server, conn);
     }
     conn_collect(conn);
     return code;

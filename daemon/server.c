@@ -185,7 +185,7 @@ static int server_identify(const struct server *server, int fd, struct session_p
 
 /* Peers that may do nothing, or come when all places are taken, are told so on their first call. */
 static void server_judge(struct server *server, struct session_peer *peer, uint64_t now_ns) {
-    if (!peer->remote && !peer->may_serve && !peer->may_admin) {
+    if (!peer->may_serve && !peer->may_admin) {
         server->metrics->rejected[METRICS_REJECTED_USER]++;
         peer->refusal = STATUS_PERMISSION_DENIED;
         peer->refusal_text = "this user is not allowed here; list its uid in daemon.allow_uids or "
@@ -204,6 +204,38 @@ static void server_judge(struct server *server, struct session_peer *peer, uint6
     }
 }
 
+static void server_count(struct server *server, struct conn *conn) {
+    conn->admitted = conn->session.peer.refusal == STATUS_OK;
+    server->admitted += conn->admitted;
+    if (server->admitted > server->conn_high_water) {
+        server->conn_high_water = server->admitted;
+    }
+}
+
+void server_welcome(struct server *server, struct conn *conn) {
+    if (conn->session.peer.refusal == STATUS_OK) {
+        server_judge(server, &conn->session.peer, uv_hrtime());
+        server_count(server, conn);
+    }
+}
+
+/* Who keeps back who it is takes no place of another's: the oldest such connection goes. */
+static void server_make_way(struct server *server) {
+    struct conn *oldest = NULL;
+    uint32_t strangers = 0;
+    for (uint32_t i = 0; i < server->conn_count; i++) {
+        struct conn *conn = server->conns[i];
+        strangers += conn->unknown;
+        if (conn->unknown &&
+            (oldest == NULL || conn->session.start_ns < oldest->session.start_ns)) {
+            oldest = conn;
+        }
+    }
+    if (strangers >= SERVER_STRANGERS) {
+        conn_close(oldest);
+    }
+}
+
 /* `peer` NULL: it could not be asked. */
 static void server_admit(struct server *server, int fd, struct session_peer *peer) {
     struct conn *conn;
@@ -212,7 +244,9 @@ static void server_admit(struct server *server, int fd, struct session_peer *pee
         (void)close(fd);
         return;
     }
-    server_judge(server, peer, uv_hrtime());
+    if (!peer->remote) {
+        server_judge(server, peer, uv_hrtime());
+    }
     if (conn_open(server, fd, peer, &conn) < 0) {
         server->metrics->rejected[METRICS_REJECTED_MEMORY]++;
         log_line(LOG_ERR, "server", "out of memory for a connection pid=%u", peer->pid);
@@ -220,10 +254,8 @@ static void server_admit(struct server *server, int fd, struct session_peer *pee
     }
     conn->index = server->conn_count;
     server->conns[server->conn_count++] = conn;
-    conn->admitted = peer->refusal == STATUS_OK;
-    server->admitted += conn->admitted;
-    if (server->admitted > server->conn_high_water) {
-        server->conn_high_water = server->admitted;
+    if (!peer->remote) {
+        server_count(server, conn);
     }
 }
 
@@ -251,6 +283,7 @@ static void server_tcp_ready(uv_poll_t *poll, int status, int events) {
         if (fd < 0) {
             return;
         }
+        server_make_way(server);
         remote_identify(&server->remote, fd, &peer);
         server_admit(server, fd, &peer);
     }

@@ -15,6 +15,7 @@
 #define SERVER_DATA_MAX     64u           /* data connections at a time */
 #define SERVER_DATA_NS      5000000000ull /* to send a token */
 #define SERVER_TURNED_AWAY  16u           /* connections over the limit that are told so */
+#define SERVER_STRANGERS    16u           /* connections over TCP that have not said who they are */
 #define SERVER_OUTPUT_BYTES (8u << 20)    /* not read by peers yet, all together */
 #define SERVER_INPUT_BYTES  (8u << 20)    /* large messages being read, all together */
 #define SERVER_BACKLOG      4096
@@ -102,6 +103,9 @@ void server_forgive(struct server *server, uint64_t ns, uint64_t now_ns);
 
 /* Of conn.c: the connection is gone from the list, its handle not yet. */
 void server_forget(struct server *server, struct conn *conn);
+
+/* Of remote.c: a connection over TCP is known now, and takes one of limits.connections. */
+void server_welcome(struct server *server, struct conn *conn);
 
 /* Of conn.c: the loop turns once more before it waits. */
 void server_go_on(struct server *server);

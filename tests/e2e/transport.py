@@ -160,7 +160,8 @@ def world_on_tcp(**listen):
     """A world whose ranks and ctl may use .tcp with the token files .token and .admin."""
     port = free_port()
     world = world_with_corpus(listen={"tcp": f"127.0.0.1:{port}", "token_file": "token",
-                                      "admin_token_file": "admin", **listen})
+                                      "admin_token_file": "admin", **listen},
+                              limits={"connections": 30})
     world.port = port
     world.tcp = f"tcp:127.0.0.1:{port}"
     world.token = write_token(world, "token", "a token of ranks 0123456789".replace(" ", "-"))
@@ -211,6 +212,13 @@ def test_over_tcp_on_loopback_a_rank_has_the_rings_bytes():
             stranger.settimeout(5)
             assert b"begins with a token" in stranger.recv(4096)
             assert stranger.recv(4096) == b""
+        silent = [socket.create_connection(("127.0.0.1", world.port)) for _ in range(40)]
+        ask(world, world.tcp, {"token_file": world.admin})
+        silent[0].settimeout(5)
+        assert silent[0].recv(1) == b"", "the oldest that keeps silent makes way"
+        ask(world, world.socket, {})
+        for one in silent:
+            one.close()
         world.stop()
 
 
