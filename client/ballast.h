@@ -260,8 +260,9 @@ int ballast_job(const struct ballast *client, struct ballast_job *out);
  * When the daemon goes away the client reconnects by itself, within connect_timeout_ms, and goes on
  * at exactly the next batch of the same job; batches held meanwhile stay readable for as long as
  * their slots are not reused. -EBUSY when as many batches are held as there are credits; -EPROTO
- * when the daemon sent anything but what must come next. After any failure the next call tries
- * again, from the same place. */
+ * when the daemon sent anything but what must come next; -EBADMSG when the bytes do not hash as they
+ * did when they were read ([reader] payload_hashes). After any failure the next call tries again,
+ * from the same place. */
 int ballast_next(struct ballast *client, int timeout_ms, const struct ballast_batch **batch);
 
 /* The step of the last event. */
