@@ -172,8 +172,10 @@ bool conn_send_payload(struct session *session, uint32_t stream, const uint8_t *
         conn_append(conn, head + taken, head_bytes - taken);
         taken = head_bytes;
     }
-    conn_append(conn, payload + (taken - head_bytes), bytes - (taken - head_bytes));
-    conn_seal(conn, start);
+    if (taken < head_bytes + bytes) {
+        conn_append(conn, payload + (taken - head_bytes), bytes - (taken - head_bytes));
+        conn_seal(conn, start);
+    }
     return conn->waiting.used == 0 && conn->flight.used == 0;
 }
 
