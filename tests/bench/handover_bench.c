@@ -1,0 +1,325 @@
+/* handover_bench: what it takes to hand a micro-batch to eight ranks, and how long they wait.
+ *
+ *     handover_bench [--json] [--smoke]
+ *
+ * A real daemon, eight ranks of one context-parallel group in processes of their own, one credit
+ * each: from a rank's release of a micro-batch until it has the next, which is in the slab by then.
+ * The peer is the least that this can be, a byte over a socket and back between as many processes
+ * that think as long. Then ranks with the usual credits, over many steps: how long they wait, and
+ * what the daemon costs a node. The tokens are read by pool threads here, so that the loop's CPU is
+ * that of the hand-over. */
+#include "client/ballast.h"
+#include "tests/bench/figure.h"
+#include "tests/bench/live.h"
+
+#include <assert.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RANKS          8u
+#define TURNS          7u
+#define SAMPLES_MAX    65536u
+#define SLOW_S         300 /* after which the bench is given up */
+#define MEDIAN_LENGTH  4096u
+#define LONGEST        131072u
+#define LARGE_WINDOW   8388608u /* tokens: 16 MB */
+#define HANDOVER_US    60.0
+#define HANDOVER_P99   2000.0
+#define LOOP_S_PER_GB  0.02
+#define WAIT_P99_US    1000.0
+#define NODE_STEP_S    3.0
+#define NODE_SHARE_MAX 0.02
+
+/* What the processes share. */
+struct shared {
+    pthread_barrier_t barrier; /* the ranks and the parent */
+    uint64_t count[RANKS];
+    float us[RANKS][SAMPLES_MAX];
+};
+
+struct shape {
+    uint32_t batches;  /* of a turn */
+    uint32_t credits;
+    uint32_t think_us; /* for each batch */
+    uint32_t pause_us; /* after each step */
+    uint32_t cp;       /* ranks of a replica */
+};
+
+struct bench {
+    struct shared *shared;
+    struct live live;
+    struct shape shape;
+    uint32_t turns;
+    int peers[RANKS][2]; /* sockets of the prototype */
+    pid_t ranks[RANKS];
+    pid_t prototype;
+};
+
+static double now_us(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+static void think(uint32_t us) {
+    const struct timespec pause = {.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000l};
+    if (us > 0) {
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+static void meet(struct bench *bench) {
+    (void)pthread_barrier_wait(&bench->shared->barrier);
+}
+
+static void note(struct bench *bench, uint32_t rank, double us) {
+    uint64_t at = bench->shared->count[rank]++;
+    assert(at < SAMPLES_MAX);
+    bench->shared->us[rank][at] = (float)us;
+}
+
+/* Ranks */
+
+static void rank_must(struct ballast *client, int code) {
+    if (code < 0) {
+        (void)fprintf(stderr, "%s\n", ballast_error(client));
+        _exit(EXIT_FAILURE);
+    }
+}
+
+static struct ballast *rank_open(const struct bench *bench, uint32_t rank) {
+    struct ballast_options options = BALLAST_OPTIONS_INIT;
+    struct ballast *client;
+    options.socket = bench->live.socket;
+    options.dp = rank / bench->shape.cp;
+    options.cp = rank % bench->shape.cp;
+    options.credits = bench->shape.credits;
+    int code = ballast_open(&options, &client);
+    rank_must(client, code);
+    return client;
+}
+
+/* With one credit what is noted is the hand-over: from the release to the next batch of the step.
+ * Else it is the time that the rank waited. */
+static void rank_turn(struct bench *bench, uint32_t rank, struct ballast *client) {
+    const struct ballast_batch *batch;
+    double released_us = 0;
+    bool alone = bench->shape.credits == 1;
+    for (uint32_t taken = 0; taken < bench->shape.batches;) {
+        int event = ballast_next(client, -1, &batch);
+        rank_must(client, event);
+        if (event == BALLAST_END_OF_STEP) {
+            rank_must(client, ballast_commit(client, ballast_step(client)));
+            think(bench->shape.pause_us);
+            released_us = 0;
+            continue;
+        }
+        double us = now_us() - released_us;
+        if (!alone || released_us > 0) {
+            note(bench, rank, alone ? us : (double)batch->waited_us);
+        }
+        taken++;
+        think(bench->shape.think_us);
+        released_us = now_us();
+        rank_must(client, ballast_release(client, batch));
+    }
+}
+
+static void rank_prototype(struct bench *bench, uint32_t rank) {
+    char message[64] = {0};
+    for (uint32_t i = 0; i < bench->shape.batches; i++) {
+        think(bench->shape.think_us);
+        double begin_us = now_us();
+        ssize_t sent = write(bench->peers[rank][0], message, 16);
+        ssize_t got = read(bench->peers[rank][0], message, sizeof message);
+        assert(sent == 16 && got == (ssize_t)sizeof message);
+        note(bench, rank, now_us() - begin_us);
+    }
+}
+
+static void rank_run(struct bench *bench, uint32_t rank) {
+    struct ballast *client = rank_open(bench, rank);
+    for (uint32_t turn = 0; turn < bench->turns; turn++) {
+        meet(bench);
+        rank_turn(bench, rank, client);
+        meet(bench);
+        meet(bench);
+        rank_prototype(bench, rank);
+        meet(bench);
+    }
+    ballast_close(client);
+    _exit(EXIT_SUCCESS);
+}
+
+/* Answers each rank's 16 bytes with 64. */
+static void prototype_run(struct bench *bench) {
+    struct pollfd fds[RANKS];
+    char message[64] = {0};
+    for (uint32_t i = 0; i < RANKS; i++) {
+        fds[i] = (struct pollfd){.fd = bench->peers[i][1], .events = POLLIN};
+    }
+    while (poll(fds, RANKS, -1) > 0) {
+        for (uint32_t i = 0; i < RANKS; i++) {
+            if (fds[i].revents != 0 && (read(fds[i].fd, message, sizeof message) <= 0 ||
+                                        write(fds[i].fd, message, sizeof message) <= 0)) {
+                _exit(EXIT_SUCCESS);
+            }
+        }
+    }
+    _exit(EXIT_FAILURE);
+}
+
+/* The parent */
+
+static pid_t bench_fork(void (*run)(struct bench *bench, uint32_t rank), struct bench *bench,
+                        uint32_t rank) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        run(bench, rank);
+    }
+    return pid;
+}
+
+static void prototype_start(struct bench *bench, uint32_t rank) {
+    (void)rank;
+    prototype_run(bench);
+}
+
+static void bench_begin(struct bench *bench, const struct shape *shape, uint32_t turns) {
+    pthread_barrierattr_t attributes;
+    (void)pthread_barrierattr_init(&attributes);
+    (void)pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    (void)pthread_barrier_init(&bench->shared->barrier, &attributes, RANKS + 1);
+    bench->shape = *shape;
+    bench->turns = turns;
+    for (uint32_t i = 0; i < RANKS; i++) {
+        int rc = socketpair(AF_UNIX, SOCK_STREAM, 0, bench->peers[i]);
+        assert(rc == 0);
+    }
+    bench->prototype = bench_fork(prototype_start, bench, 0);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        bench->ranks[i] = bench_fork(rank_run, bench, i);
+    }
+}
+
+static void bench_end(struct bench *bench) {
+    for (uint32_t i = 0; i < RANKS; i++) {
+        int status = 0;
+        (void)waitpid(bench->ranks[i], &status, 0);
+        assert(status == 0);
+        (void)close(bench->peers[i][0]);
+        (void)close(bench->peers[i][1]);
+    }
+    (void)kill(bench->prototype, SIGKILL);
+    (void)waitpid(bench->prototype, NULL, 0);
+}
+
+/* Of all ranks' samples, sorted, the one that `percent` do not exceed. */
+static int compare_floats(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+static uint32_t bench_sort(struct bench *bench, float *all) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < RANKS; i++) {
+        memcpy(all + count, bench->shared->us[i], bench->shared->count[i] * sizeof *all);
+        count += (uint32_t)bench->shared->count[i];
+    }
+    qsort(all, count, sizeof *all, compare_floats);
+    return count;
+}
+
+struct outcome {
+    double p50_us, p99_us;
+    double loop_s, daemon_s; /* CPU of the daemon */
+    double wall_s;
+};
+
+static struct outcome bench_turn(struct bench *bench) {
+    static float all[RANKS * SAMPLES_MAX];
+    struct outcome outcome;
+    memset(bench->shared->count, 0, sizeof bench->shared->count);
+    uint64_t loop_ns = live_loop_cpu_ns(&bench->live), cpu_ns = live_cpu_ns(&bench->live);
+    double begin_us = now_us();
+    meet(bench);
+    meet(bench);
+    outcome.wall_s = (now_us() - begin_us) / 1e6;
+    outcome.loop_s = (double)(live_loop_cpu_ns(&bench->live) - loop_ns) / 1e9;
+    outcome.daemon_s = (double)(live_cpu_ns(&bench->live) - cpu_ns) / 1e9;
+    uint32_t count = bench_sort(bench, all);
+    assert(count > 0);
+    outcome.p50_us = (double)all[count / 2];
+    outcome.p99_us = (double)all[(count - 1) * 99ull / 100];
+    return outcome;
+}
+
+static const char *const corpus_config = "[model]\ncost = L2/24576\n[reader]\nbackend = pread\n";
+
+static void bench_start(struct bench *bench, const char *plan) {
+    char config[1024];
+    (void)snprintf(config, sizeof config, "%s%s", corpus_config, plan);
+    live_start(&bench->live, config);
+}
+
+/* A micro-batch of 16 MB for all ranks. */
+static void bench_handover(struct figures *figures, struct bench *bench) {
+    const struct shape shape = {.batches = figures->smoke ? 4 : 64,
+                                .credits = 1,
+                                .think_us = 20000,
+                                .cp = RANKS};
+    uint32_t turns = figures->smoke ? 1 : TURNS;
+    double p50_us[TURNS], p99_us[TURNS], peer_p50_us[TURNS], peer_p99_us[TURNS], loop[TURNS];
+    char plan[256];
+    (void)snprintf(plan, sizeof plan,
+                   "[plan]\nwindow = %u\nmicro_batches = 16\ntokens_max = 1w\n[parallel]\ncp = 8\n"
+                   "[daemon]\nahead_steps = 1\n[slab]\nslots = 20\n",
+                   figures->smoke ? 65536 : LARGE_WINDOW);
+    bench_start(bench, plan);
+    bench_begin(bench, &shape, turns);
+    double gigabytes = 2.0 * LARGE_WINDOW * shape.batches / 1e9;
+    for (uint32_t turn = 0; turn < turns; turn++) {
+        struct outcome ours = bench_turn(bench), peer = bench_turn(bench);
+        p50_us[turn] = ours.p50_us, p99_us[turn] = ours.p99_us;
+        peer_p50_us[turn] = peer.p50_us, peer_p99_us[turn] = peer.p99_us;
+        loop[turn] = ours.loop_s / gigabytes;
+    }
+    bench_end(bench);
+    live_stop(&bench->live);
+    struct figure figure = {.subject = "16 MB to 8 ranks", .unit = "us", .peer = "socket"};
+    figure.name = "hand-over p50";
+    figures_add_turns(figures, &figure, p50_us, peer_p50_us, turns);
+    figure.name = "hand-over p99";
+    figures_add_turns(figures, &figure, p99_us, peer_p99_us, turns);
+    figures_add(figures, &(struct figure){.subject = figure.subject,
+                                          .name = "loop's CPU",
+                                          .unit = "s/GB",
+                                          .value = figure_median(loop, turns),
+                                          .rule = FIGURE_AT_MOST,
+                                          .limit = LOOP_S_PER_GB});
+}
+
+int main(int argc, char **argv) {
+    struct figures figures;
+    static struct bench bench;
+    figures_begin(&figures, "handover", &argc, argv);
+    (void)alarm(SLOW_S);
+    bench.shared = mmap(NULL, sizeof *bench.shared, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert(bench.shared != MAP_FAILED);
+    live_open(&bench.live);
+    live_write_corpus(&bench.live, figures.smoke ? 1u << 20 : 1u << 28, MEDIAN_LENGTH, LONGEST);
+    bench_handover(&figures, &bench);
+    live_close(&bench.live);
+    return figures_end(&figures);
+}
