@@ -212,7 +212,8 @@ static void daemon_tick(uv_timer_t *timer) {
     server_tick(&daemon->server, uv_hrtime());
     rewind_tick(&daemon->rewind, uv_hrtime());
     if (daemon->arena.held_bytes > DAEMON_ARENA_KEPT_BYTES) {
-        arena_deinit(&daemon->arena);
+        packed_deinit(&daemon->packed);
+    arena_deinit(&daemon->arena);
         arena_init(&daemon->arena, DAEMON_ARENA_BYTES);
     }
     if (!daemon->stopping) {
@@ -441,6 +442,7 @@ static int daemon_open_world(struct daemon *daemon, struct error *error) {
                                            .roster = &daemon->roster,
                                            .generation = &daemon->generation,
                                            .measured = &daemon->measured,
+                                           .packed = &daemon->packed,
                                            .arena = &daemon->arena};
     daemon->progress.claimable_step = daemon->recovered.steps_end + DAEMON_UNDURABLE_MAX;
     daemon->planned_end = daemon->recovered.committed_step;

@@ -94,6 +94,7 @@ struct daemon {
     struct measured measured;
     struct session_progress progress;
     struct memo_progress stored;
+    struct packed packed;
     struct arena arena;
     struct server server;
     struct admin admin;

@@ -29,6 +29,7 @@
 
 #include "daemon/generation.h"
 #include "daemon/measured.h"
+#include "daemon/packed.h"
 #include "daemon/roster.h"
 #include "planner/error.h"
 #include "planner/plan.h"
@@ -159,6 +160,7 @@ struct session_world {
     struct roster *roster;
     struct generation *generation;
     struct measured *measured;
+    struct packed *packed;
     struct arena *arena; /* for one message at a time, coming or going */
 };
 

@@ -209,18 +209,33 @@ static void stream_end_of_data(struct session *session) {
     session_move(session, SESSION_ENDED);
 }
 
+/* Puts the plan in as bytes that are packed already: to protobuf a field like those it does not
+ * know, which it packs as they are. */
+static void stream_batch_plan(struct session *session, const struct step_plan *plan,
+                              uint32_t micro_batch, Ballast__V1__Batch *out,
+                              ProtobufCMessageUnknownField *packed) {
+    const struct session_world *world = session->world;
+    *packed = (ProtobufCMessageUnknownField){
+        .tag = 2, .wire_type = PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED};
+    packed->data = (uint8_t *)(uintptr_t)packed_find(world->packed, plan, micro_batch,
+                                                     world->arena, &packed->len);
+    out->base.unknown_fields = packed;
+    out->base.n_unknown_fields = packed->data != NULL;
+}
+
 static bool stream_batch(struct session *session, const struct step_plan *plan,
                          uint32_t micro_batch, const struct session_batch *batch) {
     struct arena *arena = session->world->arena;
     Ballast__V1__BatchId id = BALLAST__V1__BATCH_ID__INIT;
     Ballast__V1__Batch out = BALLAST__V1__BATCH__INIT;
     Ballast__V1__StreamResponse response = BALLAST__V1__STREAM_RESPONSE__INIT;
+    ProtobufCMessageUnknownField packed;
     arena_reset(arena);
     id.step = plan->step;
     id.dp = session->member->place.dp;
     id.index = session->member->index;
     out.id = &id;
-    out.plan = message_micro_batch(arena, plan, micro_batch, true);
+    stream_batch_plan(session, plan, micro_batch, &out, &packed);
     out.slab_offset = batch->slab_offset;
     out.slab_bytes = batch->slot < 0 ? 0 : batch->payload_bytes;
     out.slot_generation = batch->slot_generation;
@@ -236,7 +251,7 @@ static bool stream_batch(struct session *session, const struct step_plan *plan,
     }
     response.event_case = BALLAST__V1__STREAM_RESPONSE__EVENT_BATCH;
     response.batch = &out;
-    if (out.plan == NULL || (pool != NULL && out.pool == NULL) ||
+    if (packed.data == NULL || (pool != NULL && out.pool == NULL) ||
         protobuf_c_message_get_packed_size(&response.base) > FRAME_DATA_BYTES_MAX) {
         return false;
     }

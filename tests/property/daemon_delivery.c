@@ -62,6 +62,7 @@ static struct {
     struct roster roster;
     struct generation generation;
     struct measured measured;
+    struct packed packed;
     struct arena arena;
     struct slab slab;
     struct plans plans;
@@ -524,6 +525,7 @@ static void sim_open(uint64_t seed) {
                                        .roster = &sim.roster,
                                        .generation = &sim.generation,
                                        .measured = &sim.measured,
+                                       .packed = &sim.packed,
                                        .arena = &sim.arena};
     sim.feed = (struct feed){.slab = &sim.slab,
                              .metrics = &sim.metrics,
@@ -553,6 +555,7 @@ static void sim_close(void) {
     plans_deinit(&sim.plans);
     slab_close(&sim.slab);
     roster_deinit(&sim.roster);
+    packed_deinit(&sim.packed);
     arena_deinit(&sim.arena);
 }
 

@@ -257,6 +257,7 @@ void world_init(struct world *world, bool all) {
                                           .roster = &world->roster,
                                           .generation = &world->generation,
                                           .measured = &world->measured,
+                                          .packed = &world->packed,
                                           .arena = &world->arena};
 }
 
@@ -278,6 +279,7 @@ void world_deinit(struct world *world) {
     assert(world->holds == 0);
     roster_deinit(&world->roster);
     measured_deinit(&world->measured);
+    packed_deinit(&world->packed);
     arena_deinit(&world->arena);
 }
 

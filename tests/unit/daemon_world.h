@@ -52,6 +52,7 @@ struct world {
     struct roster roster;
     struct generation generation;
     struct measured measured;
+    struct packed packed;
     struct arena arena;
     uint64_t now_ns;
     uint64_t planned;          /* steps below have a plan */

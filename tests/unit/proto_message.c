@@ -238,6 +238,33 @@ static void a_plan_survives_the_wire(void **state) {
     }
 }
 
+static void a_micro_batch_is_packed_to_the_bytes_of_its_message(void **state) {
+    (void)state;
+    struct made_plan made;
+    struct arena arena;
+    make_plan(&made);
+    made.documents[1].offset = 0;
+    made.documents[2].document = UINT64_MAX;
+    made.fragments[3].start = 127;
+    made.fragments[4].start = 128;
+    arena_init(&arena, 1u << 20);
+    for (uint32_t i = 0; i < MICRO_BATCHES; i++) {
+        Ballast__V1__MicroBatch *message = message_micro_batch(&arena, &made.plan, i, true);
+        Ballast__V1__Batch batch = BALLAST__V1__BATCH__INIT;
+        batch.plan = message;
+        size_t bytes = ballast__v1__batch__get_packed_size(&batch);
+        uint8_t *packed = arena_alloc(&arena, bytes);
+        ballast__v1__batch__pack(&batch, packed);
+        size_t capacity = message_wire_bytes_max(&made.plan, i);
+        uint8_t *wire = malloc(capacity);
+        size_t count = message_wire_micro_batch(&made.plan, i, wire, capacity);
+        assert_int_equal(count, bytes - 1);
+        assert_memory_equal(wire + capacity - count, packed + 1, count);
+        free(wire);
+    }
+    arena_deinit(&arena);
+}
+
 static void pages_of_a_plan_are_cut_at_its_end(void **state) {
     (void)state;
     struct made_plan made;
@@ -299,6 +326,7 @@ static void unpacking_stays_within_the_arena_at_every_bound(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_survives_the_wire),
+        cmocka_unit_test(a_micro_batch_is_packed_to_the_bytes_of_its_message),
         cmocka_unit_test(pages_of_a_plan_are_cut_at_its_end),
         cmocka_unit_test(a_full_arena_is_null_at_every_allocation),
         cmocka_unit_test(unpacking_stays_within_the_arena_at_every_bound),
