@@ -70,7 +70,7 @@ void conn_collect(struct conn *conn) {
         conn->server->output_bytes += taken;
     }
     if (conn->waiting.used > 0) {
-        conn->server->touched(conn->server->context);
+        server_ready(conn->server, conn);
     }
 }
 
@@ -110,7 +110,7 @@ void conn_send(struct session *session, uint32_t stream, enum frame_type type,
     conn->waiting.used += FRAME_HEADER_BYTES + bytes;
     conn->server->output_bytes += FRAME_HEADER_BYTES + bytes;
     conn_seal(conn, conn->waiting.used - FRAME_HEADER_BYTES - bytes);
-    conn->server->touched(conn->server->context);
+    server_ready(conn->server, conn);
 }
 
 /* The frame of a FetchResponse as far as its payload, whose bytes follow as they are. */
@@ -219,7 +219,7 @@ static void conn_wrote(uv_write_t *write, int status) {
     session_drained(&conn->session, uv_hrtime());
     conn_process(conn);
     conn_go_on(conn);
-    conn->server->touched(conn->server->context);
+    server_ready(conn->server, conn);
 }
 
 /* Writes what the socket takes at once; true when nothing is left. */
@@ -271,7 +271,7 @@ void conn_flush(struct conn *conn) {
         }
     } else if (!conn->reading && !conn_congested(&conn->session)) {
         conn_process(conn);
-        conn->server->touched(conn->server->context);
+        server_ready(conn->server, conn);
     }
 }
 
@@ -426,7 +426,7 @@ static void conn_read(uv_stream_t *stream, ssize_t bytes, const uv_buf_t *buffer
         frame_reader_fill(&conn->reader, (size_t)bytes);
         conn_process(conn);
     }
-    conn->server->touched(conn->server->context);
+    server_ready(conn->server, conn);
 }
 
 static void conn_resume(struct conn *conn) {
@@ -491,6 +491,7 @@ void conn_finish(struct conn *conn) {
     conn->finishing = true;
     conn->finish_by_ns = uv_hrtime() + CONN_FINISH_NS;
     conn_pause(conn);
+    server_ready(conn->server, conn);
     server_look_again(conn->server);
 }
 

@@ -11,6 +11,7 @@
 
 #include "proto/tls.h"
 
+#include <sys/queue.h>
 #include <uv.h>
 
 #define CONN_INPUT_BYTES  2048u
@@ -29,7 +30,11 @@ struct conn_output {
 struct conn {
     struct session session;
     struct server *server;
-    uint32_t index;   /* in server->conns */
+    uint32_t index; /* in server->conns */
+    bool ready;     /* in server->ready */
+    bool served;    /* in server->served */
+    TAILQ_ENTRY(conn) ready_next;
+    TAILQ_ENTRY(conn) served_next;
     uv_pipe_t pipe;   /* of any stream socket's descriptor */
     int fd;           /* the pipe's */
     uv_write_t write; /* in flight while `flight` has bytes */

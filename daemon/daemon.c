@@ -212,8 +212,7 @@ static void daemon_tick(uv_timer_t *timer) {
     server_tick(&daemon->server, uv_hrtime());
     rewind_tick(&daemon->rewind, uv_hrtime());
     if (daemon->arena.held_bytes > DAEMON_ARENA_KEPT_BYTES) {
-        packed_deinit(&daemon->packed);
-    arena_deinit(&daemon->arena);
+        arena_deinit(&daemon->arena);
         arena_init(&daemon->arena, DAEMON_ARENA_BYTES);
     }
     if (!daemon->stopping) {
@@ -615,6 +614,7 @@ static int daemon_close(struct daemon *daemon, struct error *error) {
     job_identity_deinit(&daemon->identity);
     catalog_close(daemon->catalog);
     recovered_deinit(&daemon->recovered);
+    packed_deinit(&daemon->packed);
     arena_deinit(&daemon->arena);
     free(daemon->state);
     free(daemon->metrics);

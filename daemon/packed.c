@@ -45,7 +45,7 @@ static struct packed_entry *packed_known(struct packed *packed, const struct ste
                                          uint32_t micro_batch) {
     for (uint32_t i = 0; i < PACKED_ENTRIES; i++) {
         struct packed_entry *entry = &packed->entries[i];
-        if (entry->used != 0 && entry->micro_batch == micro_batch &&
+        if (entry->used != 0 && entry->step == plan->step && entry->micro_batch == micro_batch &&
             memcmp(entry->digest, plan->digest, PLAN_DIGEST_BYTES) == 0) {
             return entry;
         }
@@ -64,7 +64,8 @@ static struct packed_entry *packed_add(struct packed *packed, const struct step_
     }
     memcpy(bytes, room + capacity - count, count);
     struct packed_entry *entry = packed_room(packed, count);
-    *entry = (struct packed_entry){.micro_batch = micro_batch, .bytes = bytes, .count = count};
+    *entry = (struct packed_entry){
+        .step = plan->step, .micro_batch = micro_batch, .bytes = bytes, .count = count};
     memcpy(entry->digest, plan->digest, PLAN_DIGEST_BYTES);
     packed->bytes += count;
     return entry;

@@ -14,6 +14,7 @@
 
 struct packed_entry {
     uint8_t digest[PLAN_DIGEST_BYTES];
+    uint64_t step;
     uint32_t micro_batch;
     uint64_t used; /* packed.clock when it was asked for last; 0: the entry is empty */
     uint8_t *bytes;

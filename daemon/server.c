@@ -289,8 +289,20 @@ static void server_tcp_ready(uv_poll_t *poll, int status, int events) {
     }
 }
 
+static void server_unready(struct server *server, struct conn *conn) {
+    if (conn->ready) {
+        conn->ready = false;
+        TAILQ_REMOVE(&server->ready, conn, ready_next);
+    }
+}
+
 void server_forget(struct server *server, struct conn *conn) {
     struct conn *last = server->conns[--server->conn_count];
+    server_unready(server, conn);
+    if (conn->served) {
+        conn->served = false;
+        TAILQ_REMOVE(&server->served, conn, served_next);
+    }
     server->conns[conn->index] = last;
     last->index = conn->index;
     server->admitted -= conn->admitted;
@@ -429,6 +441,8 @@ static void server_data_ready(uv_poll_t *poll, int status, int events) {
 int server_open(struct server *server, struct error *error) {
     char data_path[LISTEN_PATH_BYTES];
     const char *path = server->config->socket_path;
+    TAILQ_INIT(&server->ready);
+    TAILQ_INIT(&server->served);
     server->control.socket.fd = -1;
     server->data.socket.fd = -1;
     server->tcp.socket.fd = -1;
@@ -523,13 +537,35 @@ void server_deinit(struct server *server) {
     server->conns = NULL;
 }
 
+void server_ready(struct server *server, struct conn *conn) {
+    if (!conn->closing && !conn->ready) {
+        conn->ready = true;
+        TAILQ_INSERT_TAIL(&server->ready, conn, ready_next);
+    }
+    if (!conn->closing && !conn->served && conn->session.member != NULL) {
+        conn->served = true;
+        TAILQ_INSERT_TAIL(&server->served, conn, served_next);
+    }
+    server->touched(server->context);
+}
+
+/* What it sends is flushed here; what it reads while it is, makes it ready again. */
+static void server_pump_one(struct server *server, struct conn *conn, uint64_t now_ns) {
+    if (!conn->finishing) {
+        session_pump(&conn->session, now_ns);
+    }
+    server_unready(server, conn);
+    conn_flush(conn);
+}
+
 void server_pump(struct server *server, uint64_t now_ns) {
-    for (uint32_t i = server->conn_count; i-- > 0;) {
-        struct conn *conn = server->conns[i];
-        if (!conn->finishing) {
-            session_pump(&conn->session, now_ns);
-        }
-        conn_flush(conn);
+    struct conn *next;
+    for (struct conn *conn = TAILQ_FIRST(&server->served); conn != NULL; conn = next) {
+        next = TAILQ_NEXT(conn, served_next);
+        server_pump_one(server, conn, now_ns);
+    }
+    while ((next = TAILQ_FIRST(&server->ready)) != NULL) {
+        server_pump_one(server, next, now_ns);
     }
 }
 

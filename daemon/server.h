@@ -53,6 +53,8 @@ struct server {
     struct conn **conns;   /* conn_capacity pointers, the first conn_count set */
     uint32_t conn_capacity;
     uint32_t conn_count;
+    TAILQ_HEAD(, conn) ready;  /* something came in or is to go out since the last pump */
+    TAILQ_HEAD(, conn) served; /* of ranks: what others do may be what they wait for */
     uint32_t conn_high_water;
     uint32_t admitted; /* conns that are not turned away */
     struct data_conn *data_conns[SERVER_DATA_MAX];
@@ -89,7 +91,8 @@ uint32_t server_commits(const struct server *server);
 void server_close(struct server *server);
 void server_deinit(struct server *server);
 
-/* Pumps and flushes every session. */
+/* Pumps and flushes the sessions of ranks and whatever else has something to do: connections that
+ * are idle cost nothing. */
 void server_pump(struct server *server, uint64_t now_ns);
 
 /* Another generation has begun: every session is told. */
@@ -109,6 +112,9 @@ void server_welcome(struct server *server, struct conn *conn);
 
 /* Of conn.c: the loop turns once more before it waits. */
 void server_go_on(struct server *server);
+
+/* Of conn.c: something came in, or is to go out. */
+void server_ready(struct server *server, struct conn *conn);
 
 /* Of conn.c: look after finishing connections soon. */
 void server_look_again(struct server *server);

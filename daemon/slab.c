@@ -61,8 +61,12 @@ int slab_open(struct slab *slab, uint32_t replicas, uint32_t replica_slots, uint
     *slab = (struct slab){
         .fd = -1, .replicas = replicas, .replica_slots = replica_slots, .slot_bytes = slot_bytes};
     slab->slots = calloc((size_t)replicas * replica_slots, sizeof *slab->slots);
+    slab->buckets = calloc((size_t)replicas * replica_slots, sizeof *slab->buckets);
     slab->held = calloc(replicas, sizeof *slab->held);
-    int code = slab->slots == NULL || slab->held == NULL
+    for (uint32_t i = 0; slab->buckets != NULL && i < replicas * replica_slots; i++) {
+        slab->buckets[i] = SLOT_NONE;
+    }
+    int code = slab->slots == NULL || slab->buckets == NULL || slab->held == NULL
                    ? error_set(error, -ENOMEM, "slab: out of memory")
                    : slab_map(slab, slab_bytes(slab), error);
     if (code < 0) {
@@ -79,6 +83,7 @@ void slab_close(struct slab *slab) {
         (void)close(slab->fd);
     }
     free(slab->slots);
+    free(slab->buckets);
     free(slab->held);
     *slab = (struct slab){.fd = -1};
 }
@@ -100,14 +105,30 @@ static uint32_t slab_first(const struct slab *slab, uint32_t replica) {
     return replica * slab->replica_slots;
 }
 
-int slab_find(const struct slab *slab, uint32_t replica, uint64_t position) {
-    uint32_t first = slab_first(slab, replica);
-    for (uint32_t i = first; i < first + slab->replica_slots; i++) {
-        if (slab->slots[i].state != SLOT_FREE && slab->slots[i].position == position) {
-            return (int)i;
-        }
+static uint32_t *slab_bucket(const struct slab *slab, uint32_t replica, uint64_t position) {
+    return &slab->buckets[slab_first(slab, replica) + position % slab->replica_slots];
+}
+
+static void slab_link(struct slab *slab, uint32_t slot) {
+    uint32_t *bucket = slab_bucket(slab, slot / slab->replica_slots, slab->slots[slot].position);
+    slab->slots[slot].next = *bucket;
+    *bucket = slot;
+}
+
+static void slab_unlink(struct slab *slab, uint32_t slot) {
+    uint32_t *at = slab_bucket(slab, slot / slab->replica_slots, slab->slots[slot].position);
+    while (*at != slot) {
+        at = &slab->slots[*at].next;
     }
-    return -ENOENT;
+    *at = slab->slots[slot].next;
+}
+
+int slab_find(const struct slab *slab, uint32_t replica, uint64_t position) {
+    uint32_t slot = *slab_bucket(slab, replica, position);
+    while (slot != SLOT_NONE && slab->slots[slot].position != position) {
+        slot = slab->slots[slot].next;
+    }
+    return slot == SLOT_NONE ? -ENOENT : (int)slot;
 }
 
 static bool slot_idle(const struct slot *slot) {
@@ -155,8 +176,12 @@ int slab_take(struct slab *slab, uint32_t replica, uint64_t position, uint64_t p
     }
     uint32_t index = (uint32_t)(slot - slab->slots);
     (void)FAILPOINT(slot_reuse);
+    if (slot->state != SLOT_FREE) {
+        slab_unlink(slab, index);
+    }
     slot_move(slab, index, SLOT_READING);
     slot->position = position;
+    slab_link(slab, index);
     slot->payload_bytes = payload_bytes;
     slot->payload_hash = 0;
     slot->generation++;
@@ -179,6 +204,7 @@ void slab_retry(struct slab *slab, uint32_t replica) {
     uint32_t first = slab_first(slab, replica);
     for (uint32_t i = first; i < first + slab->replica_slots; i++) {
         if (slab->slots[i].state == SLOT_FAILED) {
+            slab_unlink(slab, i);
             slot_move(slab, i, SLOT_FREE);
         }
     }

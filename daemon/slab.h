@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #define SLOT_HEADER_BYTES 64u
+#define SLOT_NONE         UINT32_MAX
 
 enum slot_state { SLOT_FREE = 0, SLOT_READING = 1, SLOT_READY = 2, SLOT_FAILED = 3 };
 
@@ -42,6 +43,7 @@ struct slot {
     uint64_t generation;
     uint64_t payload_bytes;
     uint64_t payload_hash; /* XXH3-64, 0 when not computed */
+    uint32_t next;         /* slot of the same bucket, or SLOT_NONE */
 };
 
 struct slab {
@@ -51,6 +53,7 @@ struct slab {
     uint64_t slot_bytes;
     uint8_t *memory;
     struct slot *slots;       /* replica r owns [r * replica_slots, (r + 1) * replica_slots) */
+    uint32_t *buckets;        /* replica_slots for each replica: by position, what is not FREE */
     uint32_t *held;           /* slots with holders, per replica */
     uint32_t used;            /* slots not FREE */
     uint32_t used_high_water; /* since open */

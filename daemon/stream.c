@@ -215,10 +215,10 @@ static void stream_batch_plan(struct session *session, const struct step_plan *p
                               uint32_t micro_batch, Ballast__V1__Batch *out,
                               ProtobufCMessageUnknownField *packed) {
     const struct session_world *world = session->world;
-    *packed = (ProtobufCMessageUnknownField){
-        .tag = 2, .wire_type = PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED};
-    packed->data = (uint8_t *)(uintptr_t)packed_find(world->packed, plan, micro_batch,
-                                                     world->arena, &packed->len);
+    *packed = (ProtobufCMessageUnknownField){.tag = 2,
+                                             .wire_type = PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED};
+    packed->data = (uint8_t *)(uintptr_t)packed_find(world->packed, plan, micro_batch, world->arena,
+                                                     &packed->len);
     out->base.unknown_fields = packed;
     out->base.n_unknown_fields = packed->data != NULL;
 }

@@ -20,9 +20,9 @@ Ballast__V1__Document *message_document(struct arena *arena, const struct docume
 Ballast__V1__MicroBatch *message_micro_batch(struct arena *arena, const struct step_plan *plan,
                                              uint32_t micro_batch, bool fragments);
 
-/* The same with fragments as it stands in a message that has it, behind its tag: its length, then its
- * bytes, exactly those that packing the message gives. Written to the end of `out`, of `capacity`
- * bytes, which are at least message_wire_bytes_max. Returns how many. */
+/* The same with fragments as it stands in a message that has it, behind its tag: its length, then
+ * its bytes, exactly those that packing the message gives. Written to the end of `out`, of
+ * `capacity` bytes, which are at least message_wire_bytes_max. Returns how many. */
 size_t message_wire_micro_batch(const struct step_plan *plan, uint32_t micro_batch, uint8_t *out,
                                 size_t capacity);
 size_t message_wire_bytes_max(const struct step_plan *plan, uint32_t micro_batch);

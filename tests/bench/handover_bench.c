@@ -48,7 +48,7 @@ struct shared {
 };
 
 struct shape {
-    uint32_t batches;  /* of a turn */
+    uint32_t batches; /* of a turn */
     uint32_t credits;
     uint32_t think_us; /* for each batch */
     uint32_t pause_us; /* after each step */
@@ -274,10 +274,8 @@ static void bench_start(struct bench *bench, const char *plan) {
 
 /* A micro-batch of 16 MB for all ranks. */
 static void bench_handover(struct figures *figures, struct bench *bench) {
-    const struct shape shape = {.batches = figures->smoke ? 4 : 64,
-                                .credits = 1,
-                                .think_us = 20000,
-                                .cp = RANKS};
+    const struct shape shape = {
+        .batches = figures->smoke ? 4 : 64, .credits = 1, .think_us = 20000, .cp = RANKS};
     uint32_t turns = figures->smoke ? 1 : TURNS;
     double p50_us[TURNS], p99_us[TURNS], peer_p50_us[TURNS], peer_p99_us[TURNS], loop[TURNS];
     char plan[256];

@@ -154,8 +154,8 @@ static void live_exec(const struct live *live) {
 
 void live_start(struct live *live, const char *config) {
     FILE *file = live_create(live, "ballast.conf");
-    (void)fprintf(file, "[dataset d]\npath = d\n%s\n[daemon]\nsocket = %s\nstate_dir = state\n", config,
-                  live->socket);
+    (void)fprintf(file, "[dataset d]\npath = d\n%s\n[daemon]\nsocket = %s\nstate_dir = state\n",
+                  config, live->socket);
     if (fclose(file) != 0) {
         live_fail("ballast.conf");
     }

@@ -22,8 +22,7 @@ void live_close(struct live *live);
 
 /* Writes a dataset of about `tokens` two-byte tokens; lengths are lognormal with this median and
  * sigma 1.3, at most `longest`. */
-void live_write_corpus(const struct live *live, uint64_t tokens, uint32_t median,
-                       uint32_t longest);
+void live_write_corpus(const struct live *live, uint64_t tokens, uint32_t median, uint32_t longest);
 
 /* Starts the daemon on that dataset with these further lines of config, `socket` and `state_dir`
  * given; returns when it accepts connections. */
