@@ -1,6 +1,7 @@
 /* batch: see batch.h. */
 #include "client/batch.h"
 #include "client/pool_part.h"
+#include "proto/message.h"
 
 #include <assert.h>
 #include <endian.h>
@@ -12,7 +13,8 @@
 #define BATCH_ARENA_BYTES_MAX ((size_t)128 << 20)
 #define BATCH_DIGEST_BYTES    16u
 
-uint32_t batch_micro_batches(const Ballast__V1__Batch *message, const struct ballast_job *job) {
+uint32_t batch_micro_batches(const Ballast__V1__BatchEnvelope *message,
+                             const struct ballast_job *job) {
     return message->micro_batches > 0 ? message->micro_batches : job->micro_batches;
 }
 
@@ -166,7 +168,7 @@ static int batch_read_shards(struct batch *batch, const Ballast__V1__Sharding *s
 }
 
 /* Where the slot lies in the slab. */
-static int batch_share_slot(struct batch *batch, const Ballast__V1__Batch *message,
+static int batch_share_slot(struct batch *batch, const Ballast__V1__BatchEnvelope *message,
                             struct mapping *mapping, struct error *error) {
     uint64_t end = mapping_bytes(mapping);
     if (message->slab_offset % MAPPING_SLOT_HEADER_BYTES != 0 || message->slab_offset > end ||
@@ -180,7 +182,7 @@ static int batch_share_slot(struct batch *batch, const Ballast__V1__Batch *messa
 }
 
 /* Room for a copy of the slot, whose header says once what no slab can change any more. */
-static int batch_reserve_copy(struct batch *batch, const Ballast__V1__Batch *message,
+static int batch_reserve_copy(struct batch *batch, const Ballast__V1__BatchEnvelope *message,
                               struct error *error) {
     uint64_t bytes = MAPPING_SLOT_HEADER_BYTES + message->slab_bytes;
     if (bytes > batch->copy_capacity) {
@@ -201,7 +203,7 @@ static int batch_reserve_copy(struct batch *batch, const Ballast__V1__Batch *mes
     return 0;
 }
 
-static int batch_read_slot(struct batch *batch, const Ballast__V1__Batch *message,
+static int batch_read_slot(struct batch *batch, const Ballast__V1__BatchEnvelope *message,
                            const struct batch_context *context, uint64_t successors,
                            struct error *error) {
     uint32_t token_bytes = context->job->token_bytes;
@@ -230,10 +232,10 @@ static int batch_read_slot(struct batch *batch, const Ballast__V1__Batch *messag
 }
 
 /* Judges what must be there before anything is read. */
-static int batch_check(const Ballast__V1__Batch *message, const struct batch_context *context,
+static int batch_check(const Ballast__V1__BatchEnvelope *message,
+                       const Ballast__V1__MicroBatch *plan, const struct batch_context *context,
                        struct error *error) {
-    const Ballast__V1__MicroBatch *plan = message->plan;
-    if (message->id == NULL || plan == NULL || plan->sharding == NULL ||
+    if (message->id == NULL || plan->sharding == NULL ||
         message->plan_digest.len != BATCH_DIGEST_BYTES) {
         return batch_impossible("id, plan, sharding or digest is missing", error);
     }
@@ -246,10 +248,18 @@ static int batch_check(const Ballast__V1__Batch *message, const struct batch_con
     return 0;
 }
 
-int batch_read(struct batch *batch, const Ballast__V1__Batch *message,
+int batch_read(struct batch *batch, const Ballast__V1__BatchEnvelope *message,
                const struct batch_context *context, struct error *error) {
     assert(!batch->held && batch->mapping == NULL);
-    int code = batch_check(message, context, error);
+    const Ballast__V1__MicroBatch *plan = message_read_micro_batch(
+        context->arena, message->plan.data, message->plan.len);
+    if (plan == NULL && context->arena->full) {
+        return error_set(error, -ENOMEM, "a plan of %zu bytes: out of memory", message->plan.len);
+    }
+    if (plan == NULL) {
+        return batch_impossible("its plan does not unpack", error);
+    }
+    int code = batch_check(message, plan, context, error);
     if (code < 0) {
         return code;
     }
@@ -259,20 +269,20 @@ int batch_read(struct batch *batch, const Ballast__V1__Batch *message,
         .step = message->id->step,
         .dp = message->id->dp,
         .index = message->id->index,
-        .layout = (uint32_t)message->plan->sharding->layout,
-        .exchange = (uint32_t)message->plan->sharding->exchange,
+        .layout = (uint32_t)plan->sharding->layout,
+        .exchange = (uint32_t)plan->sharding->exchange,
         .loss_denominator = message->loss_denominator,
         .label_tokens = message->label_tokens,
         .micro_batches = batch_micro_batches(message, context->job),
     };
     memcpy(batch->view.plan_digest, message->plan_digest.data, BATCH_DIGEST_BYTES);
     uint64_t successors = 0;
-    code = batch_read_documents(batch, message->plan, context->job->tokens_max, error);
+    code = batch_read_documents(batch, plan, context->job->tokens_max, error);
     if (code == 0) {
         code = batch_lay_out(batch, &successors, error);
     }
     if (code == 0) {
-        code = batch_read_shards(batch, message->plan->sharding, context->cp, error);
+        code = batch_read_shards(batch, plan->sharding, context->cp, error);
     }
     if (code == 0) {
         code = pool_part_read(&batch->view, &batch->arena, message->pool, context->job, error);

@@ -5,7 +5,7 @@
 #ifndef BALLAST_CLIENT_BATCH_H
 #define BALLAST_CLIENT_BATCH_H
 
-#include "ballast.pb-c.h"
+#include "envelope.pb-c.h"
 #include "client/ballast.h"
 #include "client/gather.h"
 #include "client/mapping.h"
@@ -33,6 +33,7 @@ struct batch {
 /* What the batch must agree with. */
 struct batch_context {
     const struct ballast_job *job;
+    struct arena *arena;     /* room for the plan, while it is read */
     struct mapping *mapping; /* NULL: plans only */
     uint32_t cp;
     bool slot_wanted; /* tokens or labels */
@@ -40,14 +41,15 @@ struct batch_context {
 };
 
 /* Of the batch's step, per replica: what the message says, or the job. */
-uint32_t batch_micro_batches(const Ballast__V1__Batch *message, const struct ballast_job *job);
+uint32_t batch_micro_batches(const Ballast__V1__BatchEnvelope *message,
+                             const struct ballast_job *job);
 
 void batch_init(struct batch *batch);
 void batch_deinit(struct batch *batch);
 
 /* Fills a free record from a message, without keeping pointers into it; the caller then marks it
  * held. -EPROTO with the contradiction named, -ENOMEM; the record stays free. */
-int batch_read(struct batch *batch, const Ballast__V1__Batch *message,
+int batch_read(struct batch *batch, const Ballast__V1__BatchEnvelope *message,
                const struct batch_context *context, struct error *error);
 
 /* Whether the slot's bytes are still to be fetched. */

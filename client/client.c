@@ -348,7 +348,7 @@ static int client_give_batch(struct ballast *client, struct batch *batch,
 }
 
 /* 0 when its bytes are still to come. */
-static int client_take_batch(struct ballast *client, const Ballast__V1__Batch *message,
+static int client_take_batch(struct ballast *client, const Ballast__V1__BatchEnvelope *message,
                              const struct ballast_batch **out, struct error *error) {
     const Ballast__V1__BatchId *id = message->id;
     const struct link *link = &client->link;
@@ -363,6 +363,7 @@ static int client_take_batch(struct ballast *client, const Ballast__V1__Batch *m
     }
     struct batch_context context = {
         .job = &link->job,
+        .arena = &client->event,
         .mapping = link->mapping,
         .cp = link->options.cp,
         .slot_wanted = (link->options.parts & ~(uint32_t)BALLAST_PART_PLAN) != 0,
@@ -429,14 +430,14 @@ static int client_take_end_of_data(struct ballast *client, const Ballast__V1__En
     return BALLAST_END_OF_DATA;
 }
 
-static int client_take(struct ballast *client, const Ballast__V1__StreamResponse *message,
+static int client_take(struct ballast *client, const Ballast__V1__StreamEnvelope *message,
                        const struct ballast_batch **batch, struct error *error) {
     switch (message->event_case) {
-    case BALLAST__V1__STREAM_RESPONSE__EVENT_BATCH:
+    case BALLAST__V1__STREAM_ENVELOPE__EVENT_BATCH:
         return client_take_batch(client, message->batch, batch, error);
-    case BALLAST__V1__STREAM_RESPONSE__EVENT_END_OF_STEP:
+    case BALLAST__V1__STREAM_ENVELOPE__EVENT_END_OF_STEP:
         return client_take_end_of_step(client, message->end_of_step, error);
-    case BALLAST__V1__STREAM_RESPONSE__EVENT_END_OF_DATA:
+    case BALLAST__V1__STREAM_ENVELOPE__EVENT_END_OF_DATA:
         return client_take_end_of_data(client, message->end_of_data, error);
     default:
         return error_set(error, -EPROTO, "the daemon sent an event that this client does not know");
@@ -450,10 +451,10 @@ static int client_receive(struct ballast *client, int64_t deadline_ns,
     int code = 0;
     if (client->fetching == NULL) {
         arena_reset(&client->event);
-        code = call_stream_next(client->link.channel, &ballast__v1__stream_response__descriptor,
+        code = call_stream_next(client->link.channel, &ballast__v1__stream_envelope__descriptor,
                                 &client->event, &message, deadline_left_ms(deadline_ns), error);
         if (code == 1) {
-            code = client_take(client, (const Ballast__V1__StreamResponse *)message, batch, error);
+            code = client_take(client, (const Ballast__V1__StreamEnvelope *)message, batch, error);
         }
     }
     return code == 0 && client->fetching != NULL ? client_fetch(client, deadline_ns, batch, error)

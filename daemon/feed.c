@@ -192,6 +192,9 @@ static bool feed_want(struct feed *feed, uint32_t replica, uint64_t position, ui
     if (micro_batch->document_count == 0 || slab_find(feed->slab, replica, position) >= 0) {
         return true;
     }
+    if (!slab_may_take(feed->slab, replica, position, passed)) {
+        return false;
+    }
     uint64_t bytes = tokens_payload_bytes(feed_documents(plan, micro_batch),
                                           micro_batch->document_count, feed->token_bytes);
     int slot = slab_take(feed->slab, replica, position, passed, bytes);

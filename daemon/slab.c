@@ -167,6 +167,10 @@ static struct slot *slab_victim(const struct slab *slab, uint32_t replica, uint6
     return best;
 }
 
+bool slab_may_take(const struct slab *slab, uint32_t replica, uint64_t position, uint64_t passed) {
+    return slab_victim(slab, replica, position, passed) != NULL;
+}
+
 int slab_take(struct slab *slab, uint32_t replica, uint64_t position, uint64_t passed,
               uint64_t payload_bytes) {
     assert(payload_bytes <= slab_payload_bytes_max(slab));

@@ -85,6 +85,9 @@ uint64_t slab_bytes_used(const struct slab *slab);
 /* The slot that has `position` of the replica in any state but FREE; -ENOENT. */
 int slab_find(const struct slab *slab, uint32_t replica, uint64_t position);
 
+/* Whether slab_take would find one. */
+bool slab_may_take(const struct slab *slab, uint32_t replica, uint64_t position, uint64_t passed);
+
 /* Takes a slot for `position` (not in the slab yet) and bumps its generation: READING, the payload
  * `payload_bytes` long. In this order: a free one; the oldest unheld one before `passed`, where no
  * connected rank will ask again; the unheld one furthest ahead of `position`, which is read again

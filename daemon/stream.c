@@ -178,8 +178,8 @@ void stream_message(struct session *session, const uint8_t *data, size_t bytes) 
 
 /* Delivery */
 
-static void stream_event(struct session *session, Ballast__V1__StreamResponse *response) {
-    session->world->ops->send(session, session->stream, FRAME_DATA, &response->base);
+static void stream_event(struct session *session, const ProtobufCMessage *response) {
+    session->world->ops->send(session, session->stream, FRAME_DATA, response);
 }
 
 static void stream_end_of_step(struct session *session, const struct step_plan *plan) {
@@ -192,7 +192,7 @@ static void stream_end_of_step(struct session *session, const struct step_plan *
     end.plan_digest = (ProtobufCBinaryData){PLAN_DIGEST_BYTES, (uint8_t *)plan->digest};
     response.event_case = BALLAST__V1__STREAM_RESPONSE__EVENT_END_OF_STEP;
     response.end_of_step = &end;
-    stream_event(session, &response);
+    stream_event(session, &response.base);
     member->step++;
     member->index = 0;
     member->delivered_step = member->step;
@@ -204,38 +204,24 @@ static void stream_end_of_data(struct session *session) {
     end.step = session->member->step;
     response.event_case = BALLAST__V1__STREAM_RESPONSE__EVENT_END_OF_DATA;
     response.end_of_data = &end;
-    stream_event(session, &response);
+    stream_event(session, &response.base);
     stream_stop(session);
     session_move(session, SESSION_ENDED);
-}
-
-/* Puts the plan in as bytes that are packed already: to protobuf a field like those it does not
- * know, which it packs as they are. */
-static void stream_batch_plan(struct session *session, const struct step_plan *plan,
-                              uint32_t micro_batch, Ballast__V1__Batch *out,
-                              ProtobufCMessageUnknownField *packed) {
-    const struct session_world *world = session->world;
-    *packed = (ProtobufCMessageUnknownField){.tag = 2,
-                                             .wire_type = PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED};
-    packed->data = (uint8_t *)(uintptr_t)packed_find(world->packed, plan, micro_batch, world->arena,
-                                                     &packed->len);
-    out->base.unknown_fields = packed;
-    out->base.n_unknown_fields = packed->data != NULL;
 }
 
 static bool stream_batch(struct session *session, const struct step_plan *plan,
                          uint32_t micro_batch, const struct session_batch *batch) {
     struct arena *arena = session->world->arena;
     Ballast__V1__BatchId id = BALLAST__V1__BATCH_ID__INIT;
-    Ballast__V1__Batch out = BALLAST__V1__BATCH__INIT;
-    Ballast__V1__StreamResponse response = BALLAST__V1__STREAM_RESPONSE__INIT;
-    ProtobufCMessageUnknownField packed;
+    Ballast__V1__BatchEnvelope out = BALLAST__V1__BATCH_ENVELOPE__INIT;
+    Ballast__V1__StreamEnvelope response = BALLAST__V1__STREAM_ENVELOPE__INIT;
     arena_reset(arena);
     id.step = plan->step;
     id.dp = session->member->place.dp;
     id.index = session->member->index;
     out.id = &id;
-    stream_batch_plan(session, plan, micro_batch, &out, &packed);
+    out.plan.data = (uint8_t *)(uintptr_t)packed_find(session->world->packed, plan, micro_batch,
+                                                      arena, &out.plan.len);
     out.slab_offset = batch->slab_offset;
     out.slab_bytes = batch->slot < 0 ? 0 : batch->payload_bytes;
     out.slot_generation = batch->slot_generation;
@@ -249,13 +235,13 @@ static bool stream_batch(struct session *session, const struct step_plan *plan,
     if (pool != NULL) {
         out.pool = message_pool_part(arena, plan, pool, place->dp, place->cp);
     }
-    response.event_case = BALLAST__V1__STREAM_RESPONSE__EVENT_BATCH;
+    response.event_case = BALLAST__V1__STREAM_ENVELOPE__EVENT_BATCH;
     response.batch = &out;
-    if (packed.data == NULL || (pool != NULL && out.pool == NULL) ||
+    if (out.plan.data == NULL || (pool != NULL && out.pool == NULL) ||
         protobuf_c_message_get_packed_size(&response.base) > FRAME_DATA_BYTES_MAX) {
         return false;
     }
-    stream_event(session, &response);
+    stream_event(session, &response.base);
     return true;
 }
 

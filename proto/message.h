@@ -8,6 +8,7 @@
 #define BALLAST_PROTO_MESSAGE_H
 
 #include "ballast.pb-c.h"
+#include "envelope.pb-c.h"
 #include "planner/planner.h"
 #include "proto/arena.h"
 
@@ -20,12 +21,16 @@ Ballast__V1__Document *message_document(struct arena *arena, const struct docume
 Ballast__V1__MicroBatch *message_micro_batch(struct arena *arena, const struct step_plan *plan,
                                              uint32_t micro_batch, bool fragments);
 
-/* The same with fragments as it stands in a message that has it, behind its tag: its length, then
- * its bytes, exactly those that packing the message gives. Written to the end of `out`, of
- * `capacity` bytes, which are at least message_wire_bytes_max. Returns how many. */
+/* The same with fragments, packed: BatchEnvelope.plan. Written to the end of `out`, of `capacity`
+ * bytes, which are at least message_wire_bytes_max. Returns how many. */
 size_t message_wire_micro_batch(const struct step_plan *plan, uint32_t micro_batch, uint8_t *out,
                                 size_t capacity);
 size_t message_wire_bytes_max(const struct step_plan *plan, uint32_t micro_batch);
+
+/* Unpacks BatchEnvelope.plan into the arena; NULL when the bytes are no such message or the arena
+ * is full. */
+Ballast__V1__MicroBatch *message_read_micro_batch(struct arena *arena, const uint8_t *bytes,
+                                                  size_t count);
 
 /* Micro-batches [first, first + count) as far as the plan has them, with everything else of
  * StepPlan but the pools. */

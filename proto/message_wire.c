@@ -134,6 +134,5 @@ size_t message_wire_micro_batch(const struct step_plan *plan, uint32_t micro_bat
     }
     wire_field(&wire, 2, from->index);
     wire_field(&wire, 1, from->dp);
-    wire_number(&wire, (uint64_t)(out + capacity - wire.at));
     return (size_t)(out + capacity - wire.at);
 }

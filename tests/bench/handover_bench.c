@@ -30,8 +30,9 @@
 #define TURNS          7u
 #define SAMPLES_MAX    65536u
 #define SLOW_S         300 /* after which the bench is given up */
-#define MEDIAN_LENGTH  4096u
-#define LONGEST        131072u
+#define LONG_MEDIAN    32768u
+#define SHORT_MEDIAN   1024u
+#define LONGEST        1048576u
 #define LARGE_WINDOW   8388608u /* tokens: 16 MB */
 #define HANDOVER_US    60.0
 #define HANDOVER_P99   2000.0
@@ -272,10 +273,13 @@ static void bench_start(struct bench *bench, const char *plan) {
     live_start(&bench->live, config);
 }
 
-/* A micro-batch of 16 MB for all ranks. */
-static void bench_handover(struct figures *figures, struct bench *bench) {
+/* A micro-batch of 16 MB for all ranks, of documents about so long; the more there are, the more
+ * there is to say of them. Judged for the long ones that such windows are for. */
+static void bench_handover(struct figures *figures, struct bench *bench, const char *subject,
+                           uint32_t median) {
     const struct shape shape = {
         .batches = figures->smoke ? 4 : 64, .credits = 1, .think_us = 20000, .cp = RANKS};
+    bool judged = median == LONG_MEDIAN;
     uint32_t turns = figures->smoke ? 1 : TURNS;
     double p50_us[TURNS], p99_us[TURNS], peer_p50_us[TURNS], peer_p99_us[TURNS], loop[TURNS];
     char plan[256];
@@ -283,6 +287,7 @@ static void bench_handover(struct figures *figures, struct bench *bench) {
                    "[plan]\nwindow = %u\nmicro_batches = 16\ntokens_max = 1w\n[parallel]\ncp = 8\n"
                    "[daemon]\nahead_steps = 1\n[slab]\nslots = 20\n",
                    figures->smoke ? 65536 : LARGE_WINDOW);
+    live_write_corpus(&bench->live, figures->smoke ? 1u << 20 : 1u << 27, median, LONGEST);
     bench_start(bench, plan);
     bench_begin(bench, &shape, turns);
     double gigabytes = 2.0 * LARGE_WINDOW * shape.batches / 1e9;
@@ -294,16 +299,16 @@ static void bench_handover(struct figures *figures, struct bench *bench) {
     }
     bench_end(bench);
     live_stop(&bench->live);
-    struct figure figure = {.subject = "16 MB to 8 ranks", .unit = "us", .peer = "socket"};
+    struct figure figure = {.subject = subject, .unit = "us", .peer = "socket"};
     figure.name = "hand-over p50";
     figures_add_turns(figures, &figure, p50_us, peer_p50_us, turns);
     figure.name = "hand-over p99";
     figures_add_turns(figures, &figure, p99_us, peer_p99_us, turns);
-    figures_add(figures, &(struct figure){.subject = figure.subject,
+    figures_add(figures, &(struct figure){.subject = subject,
                                           .name = "loop's CPU",
                                           .unit = "s/GB",
                                           .value = figure_median(loop, turns),
-                                          .rule = FIGURE_AT_MOST,
+                                          .rule = judged ? FIGURE_AT_MOST : FIGURE_REPORTED,
                                           .limit = LOOP_S_PER_GB});
 }
 
@@ -316,8 +321,9 @@ int main(int argc, char **argv) {
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert(bench.shared != MAP_FAILED);
     live_open(&bench.live);
-    live_write_corpus(&bench.live, figures.smoke ? 1u << 20 : 1u << 28, MEDIAN_LENGTH, LONGEST);
-    bench_handover(&figures, &bench);
+
+    bench_handover(&figures, &bench, "16 MB, long documents", LONG_MEDIAN);
+    bench_handover(&figures, &bench, "16 MB, short documents", SHORT_MEDIAN);
     live_close(&bench.live);
     return figures_end(&figures);
 }

@@ -173,11 +173,14 @@ void live_start(struct live *live, const char *config) {
 }
 
 void live_stop(struct live *live) {
+    char state[LIVE_PATH_BYTES];
     if (live->pid > 0) {
         (void)kill(live->pid, SIGTERM);
         (void)waitpid(live->pid, NULL, 0);
         live->pid = 0;
     }
+    (void)snprintf(state, sizeof state, "%s/state", live->folder);
+    live_remove(state);
 }
 
 /* The first number of schedstat is the time on a CPU. */

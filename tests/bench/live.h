@@ -27,7 +27,7 @@ void live_write_corpus(const struct live *live, uint64_t tokens, uint32_t median
 /* Starts the daemon on that dataset with these further lines of config, `socket` and `state_dir`
  * given; returns when it accepts connections. */
 void live_start(struct live *live, const char *config);
-void live_stop(struct live *live);
+void live_stop(struct live *live); /* and forgets its state */
 
 /* CPU time of the daemon so far: of its loop, and of all its threads. */
 uint64_t live_loop_cpu_ns(const struct live *live);

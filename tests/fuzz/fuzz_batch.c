@@ -60,7 +60,8 @@ static struct mapping *fuzz_mapping(void) {
 }
 
 /* The sanitizer sees the end of a buffer, not that of a mapping. */
-static void fuzz_within_the_slab(const struct batch *batch, const Ballast__V1__Batch *message) {
+static void fuzz_within_the_slab(const struct batch *batch,
+                                 const Ballast__V1__BatchEnvelope *message) {
     unsigned __int128 end = (unsigned __int128)message->slab_offset + MAPPING_SLOT_HEADER_BYTES;
     assert(batch->slot == NULL || end + message->slab_bytes <= FUZZ_SLAB_BYTES);
 }
@@ -124,6 +125,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                               .tokens_max = FUZZ_TOKENS_MAX,
                               .token_bytes = (data[0] & 16) != 0 ? 4 : 2};
     struct batch_context context = {.job = &job,
+                                    .arena = &arena,
                                     .mapping = fuzz_mapping(),
                                     .cp = data[0] / 64u % cp,
                                     .slot_wanted = (data[0] & 32) != 0};
@@ -132,7 +134,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct error error = {0};
     arena_init(&arena, 16u << 20);
     batch_init(&batch);
-    Ballast__V1__Batch *message = ballast__v1__batch__unpack(&arena.allocator, size - 1, data + 1);
+    Ballast__V1__BatchEnvelope *message = ballast__v1__batch_envelope__unpack(&arena.allocator,
+                                                                              size - 1, data + 1);
     if (message != NULL && batch_read(&batch, message, &context, &error) == 0) {
         fuzz_within_the_slab(&batch, message);
         fuzz_gather(&batch);

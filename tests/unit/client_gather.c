@@ -142,11 +142,11 @@ static void expect_rank(const struct sample *sample, enum layout layout, uint32_
     made.message.slot_generation = generation;
     struct ballast_job job = {.cp = cp, .tokens_max = 1u << 20, .token_bytes = sample->token_bytes};
     struct batch_context context = {
-        .job = &job, .mapping = mapping, .cp = rank, .slot_wanted = true};
+        .job = &job, .arena = &made.arena, .mapping = mapping, .cp = rank, .slot_wanted = true};
     struct error error = {0};
     struct batch batch;
     batch_init(&batch);
-    assert_int_equal(batch_read(&batch, &made.message, &context, &error), 0);
+    assert_int_equal(batch_read(&batch, world_batch_envelope(&made), &context, &error), 0);
     batch.held = true;
     for (int column = BALLAST_TOKENS; column <= BALLAST_POSITIONS; column++) {
         expect_column(sample, &batch, fragments, (enum ballast_column)column, BALLAST_INT32);
@@ -244,14 +244,15 @@ static void a_slot_that_is_reused_while_it_is_read_is_stale_and_never_mixed(void
     struct fragment fragment = {0, 0, TOKENS};
     struct world_batch made;
     struct ballast_job job = {.cp = 1, .tokens_max = TOKENS, .token_bytes = 2};
-    struct batch_context context = {.job = &job, .mapping = mapping, .slot_wanted = true};
+    struct batch_context context = {
+        .job = &job, .arena = &made.arena, .mapping = mapping, .slot_wanted = true};
     struct batch batch;
     struct error error = {0};
     int32_t *rows = calloc(TOKENS, sizeof *rows);
     world_batch_make(&made, &document, 1, &fragment, 1, TOKENS, 0, 1, 0);
     made.message.slab_bytes = TOKENS * 2;
     batch_init(&batch);
-    assert_int_equal(batch_read(&batch, &made.message, &context, &error), 0);
+    assert_int_equal(batch_read(&batch, world_batch_envelope(&made), &context, &error), 0);
     pthread_t writer;
     reuse_once(&reuse, 1);
     assert_int_equal(pthread_create(&writer, NULL, reuse_run, &reuse), 0);

@@ -33,11 +33,15 @@ static void reading_init_within(struct reading *reading,
     if (change != NULL) {
         change(reading->world.message.pool);
     }
-    struct batch_context context = {
-        .job = &job, .mapping = reading->mapping, .cp = 0, .slot_wanted = true};
+    struct batch_context context = {.job = &job,
+                                    .arena = &reading->world.arena,
+                                    .mapping = reading->mapping,
+                                    .cp = 0,
+                                    .slot_wanted = true};
     batch_init(&reading->batch);
     reading->batch.arena.bytes_max = bytes_max;
-    reading->code = batch_read(&reading->batch, &reading->world.message, &context, &reading->error);
+    reading->code = batch_read(&reading->batch, world_batch_envelope(&reading->world), &context,
+                               &reading->error);
 }
 
 static void reading_init(struct reading *reading, void (*change)(Ballast__V1__PoolPart *part)) {

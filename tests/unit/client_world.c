@@ -193,6 +193,14 @@ void world_pool_add(struct world_batch *batch) {
     batch->message.pool = part;
 }
 
+const Ballast__V1__BatchEnvelope *world_batch_envelope(struct world_batch *batch) {
+    size_t bytes = ballast__v1__batch__get_packed_size(&batch->message);
+    uint8_t *packed = arena_alloc(&batch->arena, bytes);
+    assert(packed != NULL);
+    ballast__v1__batch__pack(&batch->message, packed);
+    return ballast__v1__batch_envelope__unpack(&batch->arena.allocator, bytes, packed);
+}
+
 void world_batch_free(struct world_batch *batch) {
     arena_deinit(&batch->arena);
 }

@@ -9,6 +9,7 @@
 #include "client_fake.h"
 
 #include "client/mapping.h"
+#include "envelope.pb-c.h"
 #include "planner/document.h"
 #include "sharding/fragment.h"
 
@@ -52,6 +53,9 @@ void world_batch_make(struct world_batch *batch, const struct document *document
 #define WORLD_TILES     5u
 #define WORLD_TRANSFERS 7u
 void world_pool_add(struct world_batch *batch);
+
+/* The message as a client unpacks it, in the world's arena. */
+const Ballast__V1__BatchEnvelope *world_batch_envelope(struct world_batch *batch);
 
 void world_batch_free(struct world_batch *batch);
 

@@ -238,7 +238,7 @@ static void a_plan_survives_the_wire(void **state) {
     }
 }
 
-static void a_micro_batch_is_packed_to_the_bytes_of_its_message(void **state) {
+static void a_micro_batch_is_packed_and_read_without_its_message(void **state) {
     (void)state;
     struct made_plan made;
     struct arena arena;
@@ -250,19 +250,64 @@ static void a_micro_batch_is_packed_to_the_bytes_of_its_message(void **state) {
     arena_init(&arena, 1u << 20);
     for (uint32_t i = 0; i < MICRO_BATCHES; i++) {
         Ballast__V1__MicroBatch *message = message_micro_batch(&arena, &made.plan, i, true);
-        Ballast__V1__Batch batch = BALLAST__V1__BATCH__INIT;
-        batch.plan = message;
-        size_t bytes = ballast__v1__batch__get_packed_size(&batch);
+        size_t bytes = ballast__v1__micro_batch__get_packed_size(message);
         uint8_t *packed = arena_alloc(&arena, bytes);
-        ballast__v1__batch__pack(&batch, packed);
+        ballast__v1__micro_batch__pack(message, packed);
         size_t capacity = message_wire_bytes_max(&made.plan, i);
         uint8_t *wire = malloc(capacity);
         size_t count = message_wire_micro_batch(&made.plan, i, wire, capacity);
-        assert_int_equal(count, bytes - 1);
-        assert_memory_equal(wire + capacity - count, packed + 1, count);
+        assert_int_equal(count, bytes);
+        assert_memory_equal(wire + capacity - count, packed, count);
+        Ballast__V1__MicroBatch *read = message_read_micro_batch(&arena, packed, bytes);
+        assert_non_null(read);
+        expect_micro_batch(&made, i, read, true);
         free(wire);
     }
     arena_deinit(&arena);
+}
+
+/* Whether both say the same, as far as this side knows the fields. */
+static void expect_equal_messages(Ballast__V1__MicroBatch *read, Ballast__V1__MicroBatch *peer) {
+    size_t bytes = ballast__v1__micro_batch__get_packed_size(read);
+    assert_int_equal(read->n_documents, peer->n_documents);
+    assert_int_equal(read->tokens, peer->tokens);
+    assert_int_equal(read->other_ns, peer->other_ns);
+    if (ballast__v1__micro_batch__get_packed_size(peer) == bytes) {
+        uint8_t *packed = malloc(2 * bytes + 1);
+        (void)ballast__v1__micro_batch__pack(read, packed);
+        (void)ballast__v1__micro_batch__pack(peer, packed + bytes);
+        assert_memory_equal(packed, packed + bytes, bytes);
+        free(packed);
+    }
+}
+
+/* Bytes changed anywhere, or cut: nothing is read beyond them. */
+static void damaged_bytes_are_read_as_protobuf_reads_them_or_not_at_all(void **state) {
+    (void)state;
+    struct made_plan made;
+    uint64_t random = 7;
+    uint8_t whole[4096];
+    make_plan(&made);
+    size_t bytes = message_wire_micro_batch(&made.plan, 0, whole, sizeof whole);
+    for (uint32_t i = 0; i < 50000; i++) {
+        struct arena arena;
+        size_t count = i % 3 == 0 ? next_value(&random) % bytes : bytes;
+        uint8_t *damaged = malloc(count + 1);
+        memcpy(damaged, whole + sizeof whole - bytes, count);
+        for (uint32_t n = 0; n < 1 + i % 2 && count > 0; n++) {
+            damaged[next_value(&random) % count] = (uint8_t)next_value(&random);
+        }
+        arena_init(&arena, 1u << 20);
+        Ballast__V1__MicroBatch *read = message_read_micro_batch(&arena, damaged, count);
+        Ballast__V1__MicroBatch *peer = ballast__v1__micro_batch__unpack(&arena.allocator, count,
+                                                                         damaged);
+        if (read != NULL) {
+            assert_non_null(peer);
+            expect_equal_messages(read, peer);
+        }
+        arena_deinit(&arena);
+        free(damaged);
+    }
 }
 
 static void pages_of_a_plan_are_cut_at_its_end(void **state) {
@@ -326,7 +371,8 @@ static void unpacking_stays_within_the_arena_at_every_bound(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_survives_the_wire),
-        cmocka_unit_test(a_micro_batch_is_packed_to_the_bytes_of_its_message),
+        cmocka_unit_test(a_micro_batch_is_packed_and_read_without_its_message),
+        cmocka_unit_test(damaged_bytes_are_read_as_protobuf_reads_them_or_not_at_all),
         cmocka_unit_test(pages_of_a_plan_are_cut_at_its_end),
         cmocka_unit_test(a_full_arena_is_null_at_every_allocation),
         cmocka_unit_test(unpacking_stays_within_the_arena_at_every_bound),

@@ -1,0 +1,264 @@
+/* message_read: a micro-batch out of its wire bytes, see message.h. As protobuf_c_message_unpack
+ * would, but all messages of a kind in one array: ranks read thousands of documents and fragments
+ * with each batch. Whatever the bytes are, nothing is read beyond them. */
+#include "proto/message.h"
+
+#include <assert.h>
+
+enum { READ_VARINT = 0, READ_EIGHT = 1, READ_BYTES = 2, READ_FOUR = 5 };
+
+struct span {
+    const uint8_t *at, *end;
+};
+
+struct field {
+    uint32_t number;
+    uint32_t kind;
+    uint64_t value;   /* of READ_VARINT */
+    struct span span; /* of READ_BYTES */
+};
+
+static inline bool read_varint(struct span *in, uint64_t *value) {
+    uint64_t result = 0;
+    if (in->at < in->end && *in->at < 128) {
+        *value = *in->at++;
+        return true;
+    }
+    for (uint32_t shift = 0; shift < 70 && in->at < in->end; shift += 7) {
+        uint8_t byte = *in->at++;
+        result |= shift < 64 ? (uint64_t)(byte & 127) << shift : 0;
+        if (byte < 128) {
+            *value = result;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool read_skip(struct span *in, uint64_t bytes, struct span *out) {
+    if ((uint64_t)(in->end - in->at) < bytes) {
+        return false;
+    }
+    *out = (struct span){in->at, in->at + bytes};
+    in->at += bytes;
+    return true;
+}
+
+/* The next field of a message: 1, 0 at its end, -1 for bytes that are none. */
+static int read_field(struct span *in, struct field *field) {
+    uint64_t tag, bytes = 0;
+    if (in->at == in->end) {
+        return 0;
+    }
+    if (!read_varint(in, &tag) || tag >> 3 == 0 || tag >> 3 > UINT32_MAX >> 3) {
+        return -1;
+    }
+    field->number = (uint32_t)(tag >> 3);
+    field->kind = tag & 7;
+    switch (field->kind) {
+    case READ_VARINT:
+        return read_varint(in, &field->value) ? 1 : -1;
+    case READ_EIGHT:
+        return read_skip(in, 8, &field->span) ? 1 : -1;
+    case READ_FOUR:
+        return read_skip(in, 4, &field->span) ? 1 : -1;
+    case READ_BYTES:
+        return read_varint(in, &bytes) && read_skip(in, bytes, &field->span) ? 1 : -1;
+    default:
+        return -1;
+    }
+}
+
+/* A message of numbers: values[n] is field n, those above `most` are passed over. */
+static bool read_numbers(struct span in, uint64_t *values, uint32_t most) {
+    struct field field;
+    int more;
+    for (uint32_t i = 0; i <= most; i++) {
+        values[i] = 0;
+    }
+    for (;;) {
+        while (in.at < in.end && *in.at < 128 && *in.at % 8 == READ_VARINT &&
+               *in.at / 8 - 1u < most) {
+            uint32_t number = *in.at++ / 8;
+            if (!read_varint(&in, &values[number])) {
+                return false;
+            }
+        }
+        more = read_field(&in, &field);
+        if (more <= 0) {
+            return more == 0;
+        }
+        if (field.number > most) {
+            continue;
+        }
+        if (field.kind != READ_VARINT) {
+            return false;
+        }
+        values[field.number] = field.value;
+    }
+}
+
+static bool read_document(struct span in, Ballast__V1__Document *out) {
+    uint64_t values[8];
+    if (!read_numbers(in, values, 7)) {
+        return false;
+    }
+    ballast__v1__document__init(out);
+    out->dataset = (uint32_t)values[1];
+    out->document = values[2];
+    out->offset = (uint32_t)values[3];
+    out->length = (uint32_t)values[4];
+    out->nominal_step = values[5];
+    out->epoch = values[6];
+    out->document_length = (uint32_t)values[7];
+    return true;
+}
+
+static bool read_fragment(struct span in, Ballast__V1__Fragment *out) {
+    uint64_t values[4];
+    if (!read_numbers(in, values, 3)) {
+        return false;
+    }
+    ballast__v1__fragment__init(out);
+    out->document = (uint32_t)values[1];
+    out->start = (uint32_t)values[2];
+    out->length = (uint32_t)values[3];
+    return true;
+}
+
+static bool read_candidate(struct span in, Ballast__V1__Candidate *out) {
+    uint64_t values[4];
+    if (!read_numbers(in, values, 3)) {
+        return false;
+    }
+    ballast__v1__candidate__init(out);
+    out->layout = (Ballast__V1__Layout)(int32_t)values[1];
+    out->slowest_ns = values[2];
+    out->fragments = (uint32_t)values[3];
+    return true;
+}
+
+/* How often a message has field `number`; 0 too when it is none, which reading it then says. */
+static size_t read_count(struct span in, uint32_t number) {
+    struct field field;
+    size_t count = 0;
+    while (read_field(&in, &field) > 0) {
+        count += field.number == number;
+    }
+    return count;
+}
+
+static bool read_rank(struct arena *arena, struct span in, Ballast__V1__RankShard *out) {
+    uint64_t values[7] = {0};
+    size_t count = read_count(in, 1);
+    ballast__v1__rank_shard__init(out);
+    Ballast__V1__Fragment *fragments = arena_array(arena, count, sizeof *fragments);
+    out->fragments = arena_array(arena, count, sizeof *out->fragments);
+    struct field field;
+    int more = fragments == NULL || out->fragments == NULL ? -1 : 1;
+    while (more > 0 && (more = read_field(&in, &field)) > 0) {
+        bool fits = field.kind == (field.number == 1 ? READ_BYTES : READ_VARINT);
+        if (field.number > 6) {
+            continue;
+        }
+        if (fits && field.number == 1) {
+            out->fragments[out->n_fragments] = &fragments[out->n_fragments];
+            fits = read_fragment(field.span, &fragments[out->n_fragments++]);
+        }
+        values[field.number] = field.value;
+        more = fits ? 1 : -1;
+    }
+    out->rows = values[2];
+    out->pad_rows = values[3];
+    out->predicted_ns = values[4];
+    out->pairs = values[5];
+    out->kv_rows_in = values[6];
+    return more == 0;
+}
+
+static bool read_sharding(struct arena *arena, struct span in, Ballast__V1__Sharding *out) {
+    size_t rank_count = read_count(in, 3), candidate_count = read_count(in, 4);
+    ballast__v1__sharding__init(out);
+    Ballast__V1__RankShard *ranks = arena_array(arena, rank_count, sizeof *ranks);
+    Ballast__V1__Candidate *candidates = arena_array(arena, candidate_count, sizeof *candidates);
+    out->ranks = arena_array(arena, rank_count, sizeof *out->ranks);
+    out->candidates = arena_array(arena, candidate_count, sizeof *out->candidates);
+    struct field field;
+    bool fits = ranks != NULL && candidates != NULL && out->ranks != NULL &&
+                out->candidates != NULL;
+    int more = 0;
+    while (fits && (more = read_field(&in, &field)) > 0) {
+        switch (field.number) {
+        case 1:
+            fits = field.kind == READ_VARINT;
+            out->layout = (Ballast__V1__Layout)(int32_t)field.value;
+            break;
+        case 2:
+            fits = field.kind == READ_VARINT;
+            out->exchange = (Ballast__V1__Exchange)(int32_t)field.value;
+            break;
+        case 3:
+            out->ranks[out->n_ranks] = &ranks[out->n_ranks];
+            fits = field.kind == READ_BYTES && read_rank(arena, field.span, &ranks[out->n_ranks++]);
+            break;
+        case 4:
+            out->candidates[out->n_candidates] = &candidates[out->n_candidates];
+            fits = field.kind == READ_BYTES &&
+                   read_candidate(field.span, &candidates[out->n_candidates++]);
+            break;
+        default:
+            break;
+        }
+    }
+    return fits && more == 0;
+}
+
+static bool read_micro_batch(struct arena *arena, struct span in, Ballast__V1__MicroBatch *out,
+                             Ballast__V1__Document *documents) {
+    uint64_t values[9] = {0};
+    struct field field;
+    bool fits = true;
+    int more = 0;
+    while (fits && (more = read_field(&in, &field)) > 0) {
+        bool whole = field.number == 3 || field.number == 9;
+        if (field.number > 9) {
+            continue;
+        }
+        fits = field.kind == (whole ? READ_BYTES : READ_VARINT);
+        if (fits && field.number == 3) {
+            out->documents[out->n_documents] = &documents[out->n_documents];
+            fits = read_document(field.span, &documents[out->n_documents++]);
+        } else if (fits && field.number == 9) {
+            bool first = out->sharding == NULL;
+            out->sharding = arena_alloc(arena, sizeof *out->sharding);
+            fits = first && out->sharding != NULL &&
+                   read_sharding(arena, field.span, out->sharding);
+        } else if (fits) {
+            values[field.number] = field.value;
+        }
+    }
+    out->dp = (uint32_t)values[1];
+    out->index = (uint32_t)values[2];
+    out->tokens = values[4];
+    out->pad_tokens = values[5];
+    out->work_ns = values[6];
+    out->attention_ns = values[7];
+    out->other_ns = values[8];
+    return fits && more == 0;
+}
+
+Ballast__V1__MicroBatch *message_read_micro_batch(struct arena *arena, const uint8_t *bytes,
+                                                  size_t count) {
+    struct span in = {bytes, bytes + count};
+    size_t document_count = read_count(in, 3);
+    Ballast__V1__MicroBatch *out = message_create(arena, &ballast__v1__micro_batch__descriptor);
+    Ballast__V1__Document *documents = arena_array(arena, document_count, sizeof *documents);
+    if (out == NULL || documents == NULL) {
+        return NULL;
+    }
+    out->documents = arena_array(arena, document_count, sizeof *out->documents);
+    if (out->documents == NULL || !read_micro_batch(arena, in, out, documents)) {
+        return NULL;
+    }
+    return out;
+}
