@@ -19,6 +19,7 @@
 
 #include "corpus/catalog.h"
 #include "corpus/reader.h"
+#include "daemon/slab_memory.h"
 #include "corpus/source.h"
 #include "planner/planner.h"
 
@@ -87,7 +88,10 @@ struct config {
     enum catalog_manifests reader_manifest;
     bool payload_hashes;
     /* [slab] */
-    uint32_t slots; /* of this node; their size is config_slot_bytes */
+    uint32_t slots;     /* of this node */
+    uint64_t slot_size; /* bytes, 0: config_slot_bytes, which it may not be below */
+    enum slab_huge huge_pages;
+    uint32_t numa_node; /* or SLAB_NODE_ANY */
     /* [metrics] */
     char metrics_listen[CONFIG_PATH_BYTES]; /* "off", or as metrics_address.h */
     /* [limits] */

@@ -351,7 +351,7 @@ static int daemon_open_reader(struct daemon *daemon, struct error *error) {
                                                            : READER_THREADS_WARM;
     }
     if (config->reader_registered) {
-        options.memory = daemon->slab.memory;
+        options.memory = daemon->slab.memory.base;
         options.memory_bytes = slab_bytes(&daemon->slab);
     }
     int code = reader_open(config->reader_backend, &options, &daemon->reader, &why, error);
@@ -375,7 +375,12 @@ static int daemon_open_slab(struct daemon *daemon, struct error *error) {
         return code;
     }
     uint32_t replicas = phase->config->replicas_local_count;
-    code = slab_open(&daemon->slab, replicas, phase->replica_slots, phase->slot_bytes, error);
+    const struct slab_options slab = {.replicas = replicas,
+                                      .replica_slots = phase->replica_slots,
+                                      .slot_bytes = phase->slot_bytes,
+                                      .huge = config->huge_pages,
+                                      .node = config->numa_node};
+    code = slab_open(&daemon->slab, &slab, error);
     if (code < 0) {
         return code;
     }
@@ -425,7 +430,7 @@ static int daemon_open_world(struct daemon *daemon, struct error *error) {
     daemon->job.next_mesh = phase->next;
     daemon->job.tokens_max = phase->tokens_max;
     daemon->job.token_bytes = daemon->feed.token_bytes;
-    daemon->job.slab_bytes = slab_bytes(&daemon->slab);
+    daemon->job.slab_bytes = daemon->slab.memory.bytes;
     daemon->job.credits_max = config->credits_max;
     daemon->job.replica_slots = daemon->slab.replica_slots;
     daemon->generation = (struct generation){.number = daemon->recovered.generation,
@@ -477,7 +482,7 @@ static int daemon_open_server(struct daemon *daemon, struct error *error) {
     daemon->server = (struct server){.loop = &daemon->loop,
                                      .config = daemon->config,
                                      .world = &daemon->world,
-                                     .slab_fd = daemon->slab.fd,
+                                     .slab_fd = daemon->slab.memory.fd,
                                      .metrics = daemon->metrics,
                                      .touched = daemon_touched,
                                      .context = daemon};
@@ -639,9 +644,10 @@ static int daemon_serve(struct daemon *daemon) {
     } else {
         daemon_log_profile(config_at(daemon->config, daemon->roster.committed_step));
         log_line(LOG_NOTICE, "daemon",
-                 "serving socket=%s step=%" PRIu64 " slots=%u slab_bytes=%" PRIu64,
+                 "serving socket=%s step=%" PRIu64 " slots=%u slab_bytes=%" PRIu64 " pages=%s",
                  daemon->config->socket_path, daemon->roster.committed_step,
-                 daemon->slab.replicas * daemon->slab.replica_slots, slab_bytes(&daemon->slab));
+                 daemon->slab.replicas * daemon->slab.replica_slots, slab_bytes(&daemon->slab),
+                 slab_pages_name(daemon->slab.memory.pages));
         daemon->dirty = true;
         notify_send("READY=1\nSTATUS=serving");
         (void)uv_run(&daemon->loop, UV_RUN_DEFAULT);
@@ -672,7 +678,7 @@ static bool daemon_run_phase(const struct daemon_options *options, struct config
         daemon->start_ns = uv_hrtime();
         daemon->end_step = UINT64_MAX;
         daemon->balance = balance_of_nothing;
-        daemon->slab.fd = -1;
+        daemon->slab.memory.fd = -1;
         arena_init(&daemon->arena, DAEMON_ARENA_BYTES);
         admin_init(&daemon->admin, daemon);
         *exit_code = daemon_serve(daemon);

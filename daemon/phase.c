@@ -15,9 +15,23 @@ static bool phase_same_mesh(const struct config *a, const struct config *b) {
            memcmp(a->replicas_local, b->replicas_local, x->dp) == 0;
 }
 
-static void phase_widen(struct phase *phase, const struct config *config, uint32_t token_bytes) {
+/* What a slot of this section takes: what its micro-batches may, or as the config says. */
+static int phase_slot_bytes(const struct config *config, uint32_t token_bytes, uint64_t *out,
+                            struct error *error) {
+    uint64_t least = config_slot_bytes(&config->plan, token_bytes);
+    if (config->slot_size > 0 && config->slot_size < least) {
+        return error_set(error, -EINVAL,
+                         "slab.slot_size = %" PRIu64
+                         " cannot hold a micro-batch of plan.tokens_max = %" PRIu64
+                         " tokens, which takes %" PRIu64 "; raise it, or set it to auto",
+                         config->slot_size, (uint64_t)config->plan.tokens_max, least);
+    }
+    *out = config->slot_size > 0 ? (config->slot_size + 4095) / 4096 * 4096 : least;
+    return 0;
+}
+
+static void phase_widen(struct phase *phase, const struct config *config, uint64_t slot_bytes) {
     const struct plan_options *plan = &config->plan;
-    uint64_t slot_bytes = config_slot_bytes(plan, token_bytes);
     uint32_t replica_slots = config->slots / config->replicas_local_count;
     uint32_t micro_batches = plan->micro_batches / plan->dp;
     phase->slot_bytes = slot_bytes > phase->slot_bytes ? slot_bytes : phase->slot_bytes;
@@ -65,7 +79,13 @@ int phase_init(struct phase *phase, const struct config *config, uint64_t step,
     }
     for (; i < count && phase_same_mesh(phase->config, config_of_section(config, i)); i++) {
         const struct plan_options *plan = &sections[i].options;
-        phase_widen(phase, config_of_section(config, i), token_bytes);
+        uint64_t slot_bytes = 0;
+        int code = phase_slot_bytes(config_of_section(config, i), token_bytes, &slot_bytes, error);
+        if (code < 0) {
+            phase_deinit(phase);
+            return code;
+        }
+        phase_widen(phase, config_of_section(config, i), slot_bytes);
         phase_add(phase, sections[i].step, plan->micro_batches / plan->dp);
     }
     if (i < count) {

@@ -4,14 +4,9 @@
 #include "daemon/failpoint.h"
 
 #include <assert.h>
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#define SLAB_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
 
 static_assert(sizeof(struct slot_header) == SLOT_HEADER_BYTES, "the payload starts at 64");
 
@@ -33,33 +28,13 @@ static void slot_move(struct slab *slab, uint32_t slot, enum slot_state to) {
     at->state = to;
 }
 
-static int slab_map(struct slab *slab, uint64_t bytes, struct error *error) {
-    slab->fd = memfd_create("ballast-slab", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (slab->fd < 0) {
-        return error_set(error, -errno, "slab: memfd_create: %s", strerror(errno));
-    }
-    if (ftruncate(slab->fd, (off_t)bytes) < 0) {
-        return error_set(error, -errno, "slab: %llu bytes: %s", (unsigned long long)bytes,
-                         strerror(errno));
-    }
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, slab->fd, 0);
-    if (memory == MAP_FAILED) {
-        return error_set(error, -errno, "slab: mapping %llu bytes: %s", (unsigned long long)bytes,
-                         strerror(errno));
-    }
-    slab->memory = memory;
-    if (fcntl(slab->fd, F_ADD_SEALS, SLAB_SEALS) < 0) {
-        return error_set(error, -errno, "slab: sealing: %s; Linux 5.1 or newer is needed",
-                         strerror(errno));
-    }
-    return 0;
-}
-
-int slab_open(struct slab *slab, uint32_t replicas, uint32_t replica_slots, uint64_t slot_bytes,
-              struct error *error) {
-    assert(replicas > 0 && replica_slots > 0 && slot_bytes > SLOT_HEADER_BYTES);
-    *slab = (struct slab){
-        .fd = -1, .replicas = replicas, .replica_slots = replica_slots, .slot_bytes = slot_bytes};
+int slab_open(struct slab *slab, const struct slab_options *options, struct error *error) {
+    uint32_t replicas = options->replicas, replica_slots = options->replica_slots;
+    assert(replicas > 0 && replica_slots > 0 && options->slot_bytes > SLOT_HEADER_BYTES);
+    *slab = (struct slab){.memory.fd = -1,
+                          .replicas = replicas,
+                          .replica_slots = replica_slots,
+                          .slot_bytes = options->slot_bytes};
     slab->slots = calloc((size_t)replicas * replica_slots, sizeof *slab->slots);
     slab->buckets = calloc((size_t)replicas * replica_slots, sizeof *slab->buckets);
     slab->held = calloc(replicas, sizeof *slab->held);
@@ -68,7 +43,8 @@ int slab_open(struct slab *slab, uint32_t replicas, uint32_t replica_slots, uint
     }
     int code = slab->slots == NULL || slab->buckets == NULL || slab->held == NULL
                    ? error_set(error, -ENOMEM, "slab: out of memory")
-                   : slab_map(slab, slab_bytes(slab), error);
+                   : slab_memory_open(&slab->memory, slab_bytes(slab), options->huge, options->node,
+                                      error);
     if (code < 0) {
         slab_close(slab);
     }
@@ -76,24 +52,19 @@ int slab_open(struct slab *slab, uint32_t replicas, uint32_t replica_slots, uint
 }
 
 void slab_close(struct slab *slab) {
-    if (slab->memory != NULL) {
-        (void)munmap(slab->memory, slab_bytes(slab));
-    }
-    if (slab->slots != NULL && slab->fd >= 0) {
-        (void)close(slab->fd);
-    }
+    slab_memory_close(&slab->memory);
     free(slab->slots);
     free(slab->buckets);
     free(slab->held);
-    *slab = (struct slab){.fd = -1};
+    *slab = (struct slab){.memory.fd = -1};
 }
 
 static struct slot_header *slab_header(const struct slab *slab, uint32_t slot) {
-    return (struct slot_header *)(void *)(slab->memory + slab_slot_offset(slab, slot));
+    return (struct slot_header *)(void *)(slab->memory.base + slab_slot_offset(slab, slot));
 }
 
 void *slab_payload(const struct slab *slab, uint32_t slot) {
-    return slab->memory + slab_slot_offset(slab, slot) + SLOT_HEADER_BYTES;
+    return slab->memory.base + slab_slot_offset(slab, slot) + SLOT_HEADER_BYTES;
 }
 
 uint64_t slab_bytes_used(const struct slab *slab) {

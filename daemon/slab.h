@@ -1,9 +1,8 @@
 /* slab: the shared memory that ranks read micro-batches from.
  *
- * One sealed memfd, cut into slots of equal size; every local replica owns the same number of them,
- * so one replica's ranks cannot starve another's. A slot starts with a 64-byte header whose first
- * u64 is its generation, then the payload (corpus/tokens.h). The seals leave this process's mapping
- * as the only one that can write, and nobody can shrink what a rank has mapped.
+ * One sealed memfd (slab_memory.h), cut into slots of equal size; every local replica owns the same
+ * number of them, so one replica's ranks cannot starve another's. A slot starts with a 64-byte
+ * header whose first u64 is its generation, then the payload (corpus/tokens.h).
  *
  *     FREE --slab_take--> READING --slab_ready--> READY --slab_take--> READING
  *                            |                      |
@@ -19,7 +18,7 @@
 #ifndef BALLAST_DAEMON_SLAB_H
 #define BALLAST_DAEMON_SLAB_H
 
-#include "planner/error.h"
+#include "daemon/slab_memory.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -47,11 +46,10 @@ struct slot {
 };
 
 struct slab {
-    int fd; /* -1 when closed */
+    struct slab_memory memory;
     uint32_t replicas;
     uint32_t replica_slots; /* slots of each replica */
     uint64_t slot_bytes;
-    uint8_t *memory;
     struct slot *slots;       /* replica r owns [r * replica_slots, (r + 1) * replica_slots) */
     uint32_t *buckets;        /* replica_slots for each replica: by position, what is not FREE */
     uint32_t *held;           /* slots with holders, per replica */
@@ -59,10 +57,16 @@ struct slab {
     uint32_t used_high_water; /* since open */
 };
 
-/* `slot_bytes` is a multiple of the page size. -ENOMEM and what memfd_create may say; a failed slab
- * is closed. */
-int slab_open(struct slab *slab, uint32_t replicas, uint32_t replica_slots, uint64_t slot_bytes,
-              struct error *error);
+struct slab_options {
+    uint32_t replicas;
+    uint32_t replica_slots;
+    uint64_t slot_bytes; /* a multiple of the page size */
+    enum slab_huge huge;
+    uint32_t node; /* NUMA node, or SLAB_NODE_ANY */
+};
+
+/* What slab_memory_open may say; a failed slab is closed. */
+int slab_open(struct slab *slab, const struct slab_options *options, struct error *error);
 void slab_close(struct slab *slab); /* idempotent; fine for a zeroed slab */
 
 static inline uint64_t slab_bytes(const struct slab *slab) {

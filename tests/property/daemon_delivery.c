@@ -139,7 +139,7 @@ static struct rank *rank_of(struct session *session) {
 
 /* Whether the slot still holds the batch: its generation and every token. */
 static void check_batch(const Ballast__V1__Batch *batch) {
-    const uint8_t *slot = sim.slab.memory + batch->slab_offset;
+    const uint8_t *slot = sim.slab.memory.base + batch->slab_offset;
     uint64_t generation;
     uint64_t at = 0;
     if (batch->slab_bytes == 0) {
@@ -518,7 +518,11 @@ static void sim_open(uint64_t seed) {
     arena_init(&sim.arena, 1 << 20);
     assert_int_equal(roster_init(&sim.roster, &mesh, local, 1, LEASE_NS, 0, sim.now_ns), 0);
     sim_span();
-    assert_int_equal(slab_open(&sim.slab, mesh.dp, slots, SLOT_BYTES, NULL), 0);
+    const struct slab_options slab_options = {.replicas = mesh.dp,
+                                              .replica_slots = slots,
+                                              .slot_bytes = SLOT_BYTES,
+                                              .node = SLAB_NODE_ANY};
+    assert_int_equal(slab_open(&sim.slab, &slab_options, NULL), 0);
     sim.world = (struct session_world){.ops = &sim_ops,
                                        .job = &sim.job,
                                        .progress = &sim.progress,

@@ -263,6 +263,9 @@ static const struct {
     {"reader.registered", {"false", "true"}},
     {"reader.threads", {"auto", "7"}},
     {"slab.slots", {"auto", "500"}},
+    {"slab.slot_size", {"auto", "1048576"}},
+    {"slab.huge_pages", {"off", "try"}},
+    {"slab.numa_node", {"any", "1"}},
     {"dataset.books.weight", {"0.000001", "1000000", "2.50"}},
     {"dataset.z-1_.path", {"/p", "q"}},
 };

@@ -82,11 +82,30 @@ static void memory_is_for_the_largest_of_its_sections(void **state) {
     config_destroy(config);
 }
 
+static void a_slot_size_that_holds_no_micro_batch_is_refused_with_what_it_takes(void **state) {
+    (void)state;
+    struct phase phase;
+    struct error error = {0};
+    struct config *config = world_config(JOB "[slab]\nslot_size = 5000\n"
+                                             "[from 5]\nplan.tokens_max = 3w\n");
+    assert_int_equal(phase_init(&phase, config, 0, 2, &error), -EINVAL);
+    assert_non_null(strstr(error.text, "slab.slot_size = 5000"));
+    assert_non_null(strstr(error.text, "plan.tokens_max = 3072"));
+    assert_non_null(strstr(error.text, "takes 8192"));
+    config_destroy(config);
+    config = world_config(JOB "[slab]\nslot_size = 9000\n");
+    expect_phase(config, 0, 0, UINT64_MAX, 8, &phase);
+    assert_int_equal(phase.slot_bytes, 12288);
+    phase_deinit(&phase);
+    config_destroy(config);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_phase_ends_where_the_mesh_changes),
         cmocka_unit_test(phases_of_the_same_mesh_stay_apart),
         cmocka_unit_test(memory_is_for_the_largest_of_its_sections),
+        cmocka_unit_test(a_slot_size_that_holds_no_micro_batch_is_refused_with_what_it_takes),
     };
     return cmocka_run_group_tests_name("daemon_phase", tests, NULL, NULL);
 }

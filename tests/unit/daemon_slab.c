@@ -19,7 +19,11 @@ static struct slab slab;
 
 static int set_up(void **state) {
     (void)state;
-    return slab_open(&slab, 2, SLOTS, SLOT_BYTES, NULL);
+    return slab_open(
+        &slab,
+        &(struct slab_options){
+            .replicas = 2, .replica_slots = SLOTS, .slot_bytes = SLOT_BYTES, .node = SLAB_NODE_ANY},
+        NULL);
 }
 
 static int tear_down(void **state) {
@@ -134,7 +138,7 @@ static void reuse_changes_the_generation_in_the_header(void **state) {
 
 static void only_the_daemon_can_write_and_nobody_can_shrink(void **state) {
     (void)state;
-    int fd = dup(slab.fd);
+    int fd = dup(slab.memory.fd);
     assert_ptr_equal(mmap(NULL, SLOT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
     assert_int_equal(write(fd, "x", 1), -1);
     assert_int_equal(ftruncate(fd, 0), -1);
@@ -144,6 +148,62 @@ static void only_the_daemon_can_write_and_nobody_can_shrink(void **state) {
     assert_memory_equal(shared + SLOT_BYTES + SLOT_HEADER_BYTES, "tokens", 6);
     munmap((void *)shared, slab_bytes(&slab));
     close(fd);
+}
+
+static void writes_through(const struct slab_memory *memory) {
+    memset(memory->base, 1, memory->bytes);
+    const uint8_t *shared = mmap(NULL, memory->bytes, PROT_READ, MAP_SHARED, memory->fd, 0);
+    assert_ptr_not_equal(shared, MAP_FAILED);
+    assert_int_equal(shared[memory->bytes - 1], 1);
+    munmap((void *)shared, memory->bytes);
+    assert_int_equal(ftruncate(memory->fd, 0), -1);
+}
+
+static void huge_pages_are_tried_or_demanded(void **state) {
+    struct slab_memory memory;
+    struct error error;
+    (void)state;
+    assert_int_equal(slab_memory_open(&memory, 3 << 20, SLAB_HUGE_TRY, SLAB_NODE_ANY, &error), 0);
+    assert_int_not_equal(memory.pages, SLAB_PAGES_SMALL);
+    assert_int_equal(memory.bytes, memory.pages == SLAB_PAGES_HUGE ? 4 << 20 : 3 << 20);
+    writes_through(&memory);
+    slab_memory_close(&memory);
+    slab_memory_close(&memory);
+    int code = slab_memory_open(&memory, 1ull << 30, SLAB_HUGE_ON, SLAB_NODE_ANY, &error);
+    if (code < 0) {
+        assert_non_null(strstr(error.text, "vm.nr_hugepages"));
+        assert_non_null(strstr(error.text, "1024 MiB"));
+        assert_int_equal(memory.fd, -1);
+    } else {
+        assert_int_equal(memory.pages, SLAB_PAGES_HUGE);
+    }
+    slab_memory_close(&memory);
+}
+
+static void memory_is_bound_to_a_node_that_is_there(void **state) {
+    struct slab_memory memory;
+    struct error error;
+    (void)state;
+    assert_true(slab_memory_open(&memory, 1 << 20, SLAB_HUGE_OFF, SLAB_NODES_MAX - 1, &error) < 0);
+    assert_non_null(strstr(error.text, "NUMA node 1023"));
+    assert_non_null(strstr(error.text, "slab.numa_node"));
+    int code = slab_memory_open(&memory, 1 << 20, SLAB_HUGE_OFF, 0, &error);
+    if (code == -EPERM || code == -ENOSYS) { /* a container's, or a kernel without nodes */
+        skip();
+    }
+    assert_int_equal(code, 0);
+    writes_through(&memory);
+    slab_memory_close(&memory);
+}
+
+static void more_than_the_machine_has_is_refused_with_what_to_lower(void **state) {
+    struct slab_memory memory;
+    struct error error;
+    (void)state;
+    assert_int_equal(slab_memory_open(&memory, 1ull << 46, SLAB_HUGE_OFF, SLAB_NODE_ANY, &error),
+                     -ENOMEM);
+    assert_non_null(strstr(error.text, "67108864 MiB do not fit"));
+    assert_non_null(strstr(error.text, "slab.slots"));
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -157,6 +217,9 @@ int main(void) {
         TEST(the_last_unheld_slot_is_for_the_slowest),
         TEST(a_failed_slot_stays_until_a_retry),
         TEST(reuse_changes_the_generation_in_the_header),
+        TEST(huge_pages_are_tried_or_demanded),
+        TEST(memory_is_bound_to_a_node_that_is_there),
+        TEST(more_than_the_machine_has_is_refused_with_what_to_lower),
         TEST(only_the_daemon_can_write_and_nobody_can_shrink),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -104,7 +104,7 @@ static void check_slots(const struct daemon *daemon) {
     for (uint32_t i = 0; i < slab->replicas * slab->replica_slots; i++) {
         const struct slot *slot = &slab->slots[i];
         const struct slot_header *header =
-            (const struct slot_header *)(const void *)(slab->memory + slab_slot_offset(slab, i));
+            (const struct slot_header *)(const void *)(slab->memory.base + slab_slot_offset(slab, i));
         uint32_t holders = 0;
         for (uint32_t c = 0; c < daemon->server.conn_count; c++) {
             const struct session *session = &daemon->server.conns[c]->session;

@@ -426,13 +426,13 @@ static void rank_rewind(struct rank *rank, const struct item *item) {
 /* Looking at batches */
 
 static const uint8_t *item_slot(const struct item *item) {
-    return sim.daemon->slab.memory + item->offset;
+    return sim.daemon->slab.memory.base + item->offset;
 }
 
 /* Whether the slot is still the item's; wrong bytes under the right generation are never right. */
 static bool item_intact(const struct rank *rank, const struct item *item) {
     if (item->bytes == 0 || item->life != sim.lives || sim.daemon == NULL ||
-        sim.daemon->slab.memory == NULL) {
+        sim.daemon->slab.memory.base == NULL) {
         return true; /* the mapping of a daemon that is gone stays as it is */
     }
     uint64_t generation = atomic_load(
