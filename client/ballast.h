@@ -211,7 +211,7 @@ struct ballast_batch {
     uint64_t rows;   /* of this rank, padding included */
     uint64_t pad_rows;
     uint64_t loss_denominator, label_tokens; /* of the whole step */
-    uint64_t waited_us;                      /* time ballast_next waited for this batch */
+    uint64_t waited_us; /* that ballast_next waited for this batch; 0: it was there already */
     uint32_t document_count, fragment_count;
     const struct ballast_document *documents;
     const struct ballast_fragment *fragments;

@@ -89,7 +89,8 @@ static int client_link_options(const struct ballast_options *options, struct lin
 
 static int client_create_batches(struct ballast *client, uint32_t credits) {
     client->batches = calloc(credits, sizeof *client->batches);
-    if (client->batches == NULL) {
+    client->waits = calloc(credits, sizeof *client->waits);
+    if (client->batches == NULL || client->waits == NULL) {
         return error_set(&client->error, -ENOMEM, "out of memory");
     }
     client->credits = credits;
@@ -168,6 +169,16 @@ static void client_drop_fetch(struct ballast *client) {
     }
 }
 
+/* Tells the daemon what this rank waited, with what it is told anyway. */
+static int client_stream_send(struct ballast *client, Ballast__V1__StreamRequest *request,
+                              struct error *error) {
+    request->waited_ns = client->waits;
+    request->n_waited_ns = client->wait_count;
+    int code = call_stream_send(client->link.channel, &request->base, error);
+    client->wait_count = 0;
+    return code;
+}
+
 /* Opens the stream of a new connection at the position, with a credit for each free record. */
 static int client_open_stream(struct ballast *client, struct error *error) {
     const struct ballast_job *job = &client->link.job;
@@ -190,9 +201,10 @@ static int client_open_stream(struct ballast *client, struct error *error) {
     from.index = client->index;
     request.credits = client->credits - client_held(client);
     request.from = &from;
+    request.reports_waits = true;
     int code = call_stream_open(client->link.channel, CLIENT_SERVICE, "Stream", error);
     if (code == 0) {
-        code = call_stream_send(client->link.channel, &request.base, error);
+        code = client_stream_send(client, &request, error);
     }
     if (code == 0) {
         client->stream_connection = client->link.connections;
@@ -282,6 +294,7 @@ void ballast_close(struct ballast *client) {
         batch_deinit(&client->batches[i]);
     }
     free(client->batches);
+    free(client->waits);
     link_deinit(&client->link);
     arena_deinit(&client->event);
     free(client);
@@ -485,6 +498,14 @@ static int client_wait(struct ballast *client, int64_t deadline_ns,
     }
 }
 
+/* The first look for what comes next is no waiting: what is there already costs none. */
+static void client_note_wait(struct ballast *client, struct batch *batch) {
+    batch->view.waited_us = (uint64_t)client->waited_ns / 1000;
+    if (client->wait_count < client->credits) {
+        client->waits[client->wait_count++] = (uint64_t)client->waited_ns;
+    }
+}
+
 int ballast_next(struct ballast *client, int timeout_ms, const struct ballast_batch **batch) {
     const struct ballast_batch *taken = NULL;
     int64_t begin_ns = deadline_now_ns();
@@ -497,15 +518,18 @@ int ballast_next(struct ballast *client, int timeout_ms, const struct ballast_ba
     }
     bool stuck = client_held(client) == client->credits &&
                  (client->index == 0 || client->index < client_micro_batches(client));
-    code = client_wait(client, stuck ? begin_ns : deadline_in_ms(timeout_ms), &taken);
-    client->waited_ns += deadline_now_ns() - begin_ns;
+    code = client_wait(client, begin_ns, &taken);
+    if (code == 0 && !stuck && timeout_ms != 0) {
+        code = client_wait(client, deadline_in_ms(timeout_ms), &taken);
+        client->waited_ns += deadline_now_ns() - begin_ns;
+    }
     if (code == 0 && stuck) {
         return error_set(&client->error, -EBUSY,
                          "all %u batches are held; release one, or open with more credits",
                          client->credits);
     }
     if (code == BALLAST_BATCH) {
-        client_find_batch(client, taken)->view.waited_us = (uint64_t)client->waited_ns / 1000;
+        client_note_wait(client, client_find_batch(client, taken));
         *batch = taken;
     }
     if (code > 0) {
@@ -601,7 +625,7 @@ int ballast_release(struct ballast *client, const struct ballast_batch *batch) {
         request.released = released;
         request.n_released = 1;
     }
-    code = call_stream_send(client->link.channel, &request.base, &failure);
+    code = client_stream_send(client, &request, &failure);
     return code < 0 ? client_failed(client, code, &failure) : 0;
 }
 

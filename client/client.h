@@ -27,6 +27,8 @@ struct ballast {
     uint64_t event_step;
     uint8_t event_digest[CLIENT_DIGEST_BYTES]; /* of the last step that ended */
     int64_t waited_ns;                         /* in ballast_next, since the last event */
+    uint64_t *waits; /* of batches taken and not reported yet; `credits` of them have room */
+    uint32_t wait_count;
     struct arena event;
     uint32_t credits;
     struct batch *batches;  /* `credits` of them */

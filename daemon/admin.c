@@ -65,6 +65,9 @@ static Ballast__V1__RankStatus *admin_rank(struct arena *arena, const struct mem
     out->step = member->step;
     out->credits = member->credits;
     out->waiting_ms = member->waiting_ns == 0 ? 0 : (now_ns - member->waiting_ns) / 1000000;
+    out->waits = member->waits;
+    out->waited_ns = member->waited_ns;
+    out->waited_ns_max = member->waited_ns_max;
     return out;
 }
 

@@ -31,6 +31,10 @@ struct member {
     uint32_t pid, uid;       /* of the last peer, for people */
     uint32_t credits;        /* left, while streaming */
     uint64_t waiting_ns;     /* since when it waits for its next batch; 0: it does not */
+    bool reports_waits;      /* the rank says itself how long it waited, while streaming */
+    uint64_t waits;          /* batches whose waiting is known, since the start */
+    uint64_t waited_ns;      /* for all of them */
+    uint64_t waited_ns_max;  /* for one of them */
     uint64_t lease_end_ns;   /* meaningful while not connected */
     uint64_t committed_step; /* first step that it did not commit */
     uint64_t delivered_step; /* first step that it was not given whole */

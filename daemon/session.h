@@ -134,7 +134,7 @@ struct session_ops {
     void (*again)(struct session *session);
     /* A stream opened: what failed to be read for this replica may be tried again. */
     void (*opened)(struct session *session, uint32_t replica);
-    /* A batch was sent after the rank had waited so long for it. */
+    /* The rank waited so long for a batch: as it says itself, or until the batch was sent. */
     void (*waited)(struct session *session, uint64_t wait_ns);
     /* Seek and Import: a generation is to be opened, or one that is being opened joined. Export.
      * Each answered now or later. `state` is borrowed for the call. */

@@ -48,6 +48,29 @@ void stream_release_all(struct session *session) {
     }
 }
 
+/* Waits */
+
+static void stream_note_wait(struct session *session, uint64_t wait_ns) {
+    struct member *member = session->member;
+    member->waits++;
+    member->waited_ns += wait_ns;
+    if (wait_ns > member->waited_ns_max) {
+        member->waited_ns_max = wait_ns;
+    }
+    session->world->ops->waited(session, wait_ns);
+}
+
+/* What a rank says of its waits; no more of them than it can have had batches. */
+static void stream_hear_waits(struct session *session, const Ballast__V1__StreamRequest *request) {
+    size_t count = request->n_waited_ns;
+    if (count > session->world->job->credits_max) {
+        count = session->world->job->credits_max;
+    }
+    for (size_t i = 0; i < count; i++) {
+        stream_note_wait(session, request->waited_ns[i]);
+    }
+}
+
 /* Opening */
 
 void stream_serve(struct session *session, const struct session_call *call, const void *message,
@@ -157,6 +180,7 @@ void stream_message(struct session *session, const uint8_t *data, size_t bytes) 
     }
     if (session->state == SESSION_OPENING) {
         stream_open(session, request->from);
+        session->member->reports_waits = request->reports_waits;
     } else if (request->from != NULL) {
         stream_fail(session, STATUS_INVALID_ARGUMENT,
                     "from belongs on the first message of a Stream");
@@ -164,6 +188,7 @@ void stream_message(struct session *session, const uint8_t *data, size_t bytes) 
     if (session->stream == 0) {
         return;
     }
+    stream_hear_waits(session, request);
     for (size_t i = 0; i < request->n_released; i++) {
         stream_release(session, request->released[i]);
     }
@@ -254,7 +279,9 @@ static void stream_wait(struct session *session, bool held_back, uint64_t now_ns
 
 static void stream_waited(struct session *session, uint64_t now_ns) {
     uint64_t since = session->member->waiting_ns;
-    session->world->ops->waited(session, since == 0 ? 0 : now_ns - since);
+    if (!session->member->reports_waits) {
+        stream_note_wait(session, since == 0 ? 0 : now_ns - since);
+    }
     session->member->waiting_ns = 0;
     session->member->held_back = false;
 }

@@ -60,11 +60,12 @@ static void print_daemon(const Ballast__V1__StatusResponse *status) {
            units_time(status->wait_ns_p99).text, units_bytes(status->slab_bytes_used).text);
 }
 
-/* AGE: how long the rank has waited for a batch that was not ready. */
+/* WAITED: for all batches since the daemon started; AGE: for the next, which is not ready. */
 static void print_ranks(const Ballast__V1__StatusResponse *status) {
     static const struct table_column columns[] = {
         {"NAME", TABLE_LEFT, 0},  {"PID", TABLE_RIGHT, 0},     {"UID", TABLE_RIGHT, 0},
-        {"STEP", TABLE_RIGHT, 0}, {"CREDITS", TABLE_RIGHT, 0}, {"AGE", TABLE_RIGHT, 0},
+        {"STEP", TABLE_RIGHT, 0}, {"CREDITS", TABLE_RIGHT, 0}, {"WAITED", TABLE_RIGHT, 0},
+        {"AGE", TABLE_RIGHT, 0},
     };
     struct table table;
     table_init(&table, columns, sizeof columns / sizeof columns[0]);
@@ -77,6 +78,7 @@ static void print_ranks(const Ballast__V1__StatusResponse *status) {
         table_cell(&table, "%u", rank->uid);
         table_cell(&table, "%" PRIu64, rank->step);
         table_cell(&table, "%u", rank->credits);
+        table_cell(&table, "%s", units_time(rank->waited_ns).text);
         table_cell(&table, "%s", units_age(rank->waiting_ms).text);
     }
     table_print(&table, stdout);
@@ -86,8 +88,9 @@ static void print_ranks(const Ballast__V1__StatusResponse *status) {
 int ctl_status(struct ctl *ctl, int argc, char **argv) {
     ctl_parse_none(
         ctl,
-        "Shows what the daemon is doing, or had done when it stopped (--state). AGE is how "
-        "long a rank has waited for a batch that is not ready.",
+        "Shows what the daemon is doing, or had done when it stopped (--state). WAITED is how "
+        "long a rank has waited for batches since the daemon started, AGE for one that is not "
+        "ready yet.",
         argc, argv);
     Ballast__V1__StatusResponse *status;
     int rc = answers_choose(ctl, false)->status(ctl, &status);

@@ -243,8 +243,8 @@ static void timeouts_are_kept_and_waiting_adds_up(void **state) {
     world_memory_destroy(&memory);
 }
 
-/* The second batch goes out only when the client has waited in vain twice: it says so by a commit.
- */
+/* A batch goes out only when the client has waited in vain twice: it says so by a commit; another
+ * when it has told how long it waited. */
 static void serve_a_late_batch(struct fake *fake) {
     struct world_memory *memory = fake->context;
     struct frame_header header;
@@ -254,11 +254,15 @@ static void serve_a_late_batch(struct fake *fake) {
     world_send_batch(fake, stream, memory, 3, 0);
     Ballast__V1__CommitResponse response = BALLAST__V1__COMMIT_RESPONSE__INIT;
     fake_respond(fake, call, &response.base);
+    Ballast__V1__StreamRequest *release = fake_stream_request(fake, stream);
+    if (release->n_waited_ns == 1 && release->waited_ns[0] >= 15000000) {
+        world_send_batch(fake, stream, memory, 3, 1);
+    }
     while (fake_receive(fake, &header, &data)) {
     }
 }
 
-static void waited_us_covers_the_calls_that_timed_out(void **state) {
+static void waits_cover_the_calls_that_timed_out_and_are_reported_with_the_release(void **state) {
     (void)state;
     struct fake fake;
     struct world_memory memory;
@@ -272,6 +276,8 @@ static void waited_us_covers_the_calls_that_timed_out(void **state) {
     assert_int_equal(ballast_commit(client, 2), 0);
     batch = next_batch(client, 3, 0);
     assert_true(batch->waited_us >= 15000);
+    assert_int_equal(ballast_release(client, batch), 0);
+    (void)next_batch(client, 3, 1);
     ballast_close(client);
     fake_stop(&fake);
     world_memory_destroy(&memory);
@@ -521,7 +527,7 @@ int main(void) {
         cmocka_unit_test(misuse_is_an_error_with_a_sentence),
         cmocka_unit_test(holding_every_batch_is_said_and_not_waited_for),
         cmocka_unit_test(timeouts_are_kept_and_waiting_adds_up),
-        cmocka_unit_test(waited_us_covers_the_calls_that_timed_out),
+        cmocka_unit_test(waits_cover_the_calls_that_timed_out_and_are_reported_with_the_release),
         cmocka_unit_test(measured_times_travel_with_the_commit),
         cmocka_unit_test(a_foreign_loop_polls_and_takes_until_nothing_is_left),
         cmocka_unit_test(after_fork_the_child_is_refused),

@@ -557,6 +557,31 @@ static void a_batch_that_is_not_ready_is_waited_for_and_the_wait_is_measured(voi
     assert_int_equal(at->session.member->waiting_ns, 0);
 }
 
+static void a_rank_that_times_its_waits_is_believed(void **state) {
+    (void)state;
+    Ballast__V1__StreamRequest request = BALLAST__V1__STREAM_REQUEST__INIT;
+    uint64_t waited_ns[] = {0, 5000, 70, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    struct world_session *at = bound(0, 0, 0);
+    request.credits = 2;
+    request.reports_waits = true;
+    world_call(at, SESSION_LOADER, "Stream", FRAME_REMOTE_OPEN, &request.base);
+    world.now_ns += 4000;
+    world_pump(&world);
+    expect_batch(at, 0, 0);
+    assert_int_equal(at->session.member->waits, 0);
+    request.credits = 0;
+    request.waited_ns = waited_ns;
+    request.n_waited_ns = 3;
+    world_send_stream(at, &request);
+    assert_int_equal(at->session.member->waits, 3);
+    assert_int_equal(at->session.member->waited_ns, 5070);
+    assert_int_equal(at->session.member->waited_ns_max, 5000);
+    assert_int_equal(at->waited_ns, 70);
+    request.n_waited_ns = sizeof waited_ns / sizeof waited_ns[0];
+    world_send_stream(at, &request);
+    assert_int_equal(at->session.member->waits, 3 + world.job.credits_max);
+}
+
 static void lost_tokens_end_the_streams_that_need_them_with_the_reason(void **state) {
     (void)state;
     world.lost_step = 1;
@@ -1315,6 +1340,7 @@ int main(void) {
         TEST(the_first_message_may_travel_in_the_request),
         TEST(the_end_of_data_comes_once_after_the_last_step),
         TEST(a_batch_that_is_not_ready_is_waited_for_and_the_wait_is_measured),
+        TEST(a_rank_that_times_its_waits_is_believed),
         TEST(lost_tokens_end_the_streams_that_need_them_with_the_reason),
         TEST(nothing_is_sent_while_output_is_congested),
         TEST(answers_are_refused_while_too_many_wait_to_be_read),

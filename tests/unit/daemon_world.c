@@ -322,7 +322,7 @@ uint32_t world_call(struct world_session *at, const char *service, const char *m
     return stream;
 }
 
-static void world_send_stream(struct world_session *at, const Ballast__V1__StreamRequest *request) {
+void world_send_stream(struct world_session *at, const Ballast__V1__StreamRequest *request) {
     uint8_t data[256];
     assert(at->session.stream != 0);
     size_t bytes = protobuf_c_message_pack(&request->base, data);

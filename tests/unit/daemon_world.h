@@ -63,10 +63,10 @@ struct world {
     uint32_t opened;           /* streams */
     bool empty;                /* micro-batches have no documents */
     bool pooled;               /* both replicas share: a tile of worker 0 is at worker 3 */
-    const uint8_t *payload; /* of every slot, with its generation, for Fetch; NULL: none */
+    const uint8_t *payload;    /* of every slot, with its generation, for Fetch; NULL: none */
     uint64_t payload_bytes;
     uint64_t slot_generation;
-    struct step_plan *plan;    /* the last one asked for */
+    struct step_plan *plan; /* the last one asked for */
     struct world_session sessions[WORLD_SESSIONS];
 };
 
@@ -86,6 +86,7 @@ uint32_t world_call(struct world_session *at, const char *service, const char *m
                     uint8_t flags, const ProtobufCMessage *message);
 
 /* A StreamRequest on the open Stream. from NULL: none. */
+void world_send_stream(struct world_session *at, const Ballast__V1__StreamRequest *request);
 void world_stream(struct world_session *at, uint32_t credits, const Ballast__V1__BatchId *from);
 void world_release(struct world_session *at, uint64_t step, uint32_t index);
 
