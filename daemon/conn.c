@@ -450,6 +450,7 @@ static void conn_closed(uv_handle_t *handle) {
     struct conn *conn = handle->data;
     struct server *server = conn->server;
     conn_free(conn);
+    server->closed++;
     server->handles--;
 }
 

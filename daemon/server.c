@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -584,7 +585,16 @@ void server_abort_sessions(struct server *server, uint64_t now_ns) {
     }
 }
 
+/* What thousands of connections took is small blocks, which the allocator keeps by itself. */
+static void server_trim(struct server *server) {
+    if (server->closed >= SERVER_TRIM_CLOSED) {
+        server->closed = 0;
+        (void)malloc_trim(0);
+    }
+}
+
 void server_tick(struct server *server, uint64_t now_ns) {
+    server_trim(server);
     for (uint32_t i = server->conn_count; i-- > 0;) {
         struct conn *conn = server->conns[i];
         if (!conn->finishing && session_tick(&conn->session, now_ns) < 0) {

@@ -18,6 +18,7 @@
 #define SERVER_STRANGERS    16u           /* connections over TCP that have not said who they are */
 #define SERVER_OUTPUT_BYTES (8u << 20)    /* not read by peers yet, all together */
 #define SERVER_INPUT_BYTES  (8u << 20)    /* large messages being read, all together */
+#define SERVER_TRIM_CLOSED  256u          /* connections after which their memory goes back */
 #define SERVER_BACKLOG      4096
 
 struct server_listener {
@@ -56,6 +57,7 @@ struct server {
     TAILQ_HEAD(, conn) ready;  /* something came in or is to go out since the last pump */
     TAILQ_HEAD(, conn) served; /* of ranks: what others do may be what they wait for */
     uint32_t conn_high_water;
+    uint32_t closed;   /* since their memory was last given back */
     uint32_t admitted; /* conns that are not turned away */
     struct data_conn *data_conns[SERVER_DATA_MAX];
     uint32_t data_count;

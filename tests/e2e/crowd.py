@@ -1,0 +1,370 @@
+#!/usr/bin/python3
+"""Clients that are slow, stuck, dead, many, malformed or not allowed: what each of them costs the others.
+
+Short by default; with BALLAST_TEST_FULL=1 as long as the figures are meant: 10 million frames, 30 s of connects,
+10 minutes within a memory cap. Waits are those that ranks log."""
+
+import contextlib
+import os
+import pwd
+import random
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+from faults import Raw, closed, small_world
+from service import hello, log, memory
+from world import BIN, FULL, Skip, in_order, main
+
+MEMORY_KB = 64 * 1024  # beside the slab
+LEASE_S = 2
+LOADER = Raw.field(1, b"ballast.v1.Loader")
+PING = LOADER + Raw.field(2, b"Ping")
+READERS = ("io_uring", "pread")
+
+
+def percentile(values, percent):
+    return sorted(values)[(len(values) - 1) * percent // 100]
+
+
+def waits_ms(rank, since=8):
+    return [line["waited_us"] / 1000 for line in rank.lines()[since:]]
+
+
+def stop(ranks):
+    for rank in ranks:
+        rank.process.send_signal(signal.SIGTERM)
+    for rank in ranks:
+        rank.wait()
+        in_order(rank.lines(), 2)
+
+
+def cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        fields = f.read().rsplit(") ", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def streaming(world, dp, cp, credits):
+    """A client made of bytes that streams and then does nothing more."""
+    raw = Raw(world.socket)
+    hello(raw, dp, cp)
+    raw.frame(raw.stream, 1, 2, LOADER + Raw.field(2, b"Stream"))
+    raw.frame(raw.stream, 3, 0, bytes([8, credits]))
+    raw.stream += 2
+    return raw
+
+
+def patient(world):
+    """A connection, once the daemon's backlog has room for it."""
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            return Raw(world.socket)
+        time.sleep(0.005)
+
+
+def bad_ranks(world):
+    """One that is stopped, one that takes 1 KB a second, one that acknowledges nothing but stays alive."""
+    stuck = world.rank(0, cp=1, think_ms=2)
+    world.wait_for(lambda: len(stuck.lines()) > 4, "the rank is served")
+    stuck.process.send_signal(signal.SIGSTOP)
+    return stuck, streaming(world, 0, 2, 8), streaming(world, 0, 3, 8)
+
+
+def test_slow_stuck_and_silent_clients_do_not_delay_those_of_other_replicas():
+    for backend in READERS:
+        with small_world(daemon={"lease": f"{LEASE_S}s"}, slab={"slots": 24}, parallel={"dp": 2, "cp": 4},
+                         reader={"backend": backend}) as world:
+            world.start()
+            steps = 2000 if FULL else 120
+            others = [world.rank(1, cp=c, think_ms=2, steps=steps) for c in range(4)]
+            alone = [w for rank in others for line in rank.finish() for w in (line["waited_us"] / 1000,)]
+            stuck, slow, silent = bad_ranks(world)
+            others = [world.rank(1, cp=c, think_ms=2, steps=steps) for c in range(4)]
+            most, pings = 0, 0
+            while any(rank.process.poll() is None for rank in others):
+                with contextlib.suppress(OSError):
+                    slow.socket.recv(50)
+                    silent.frame(silent.stream, 1, 1, PING)
+                    silent.stream += 2
+                    pings += 1
+                most = max(most, memory(world.daemon.pid))
+                time.sleep(0.05)
+            beside = [w for rank in others for line in rank.finish() for w in (line["waited_us"] / 1000,)]
+            before, after = percentile(alone, 99), percentile(beside, 99)
+            print(f"      {backend}: wait p99 {before:.2f} ms alone, {after:.2f} ms beside them; {most} KB", flush=True)
+            assert most < MEMORY_KB
+            assert max(beside) < 1000 * LEASE_S / 2, "they wait for another replica's rank"
+            assert not FULL or after <= max(2 * before, 5)
+            sibling = world.rank(0, cp=0, think_ms=1)
+            world.wait_for(lambda r=sibling: len(r.lines()) > 40, "their replica goes on after the lease")
+            stuck.process.send_signal(signal.SIGCONT)
+            count = len(stuck.lines())
+            for raw in (slow, silent):
+                raw.socket.close()
+            world.wait_for(lambda s=stuck, n=count: len(s.lines()) > n + 8, "the stuck one gets its batches again")
+            stop([sibling, stuck])
+            world.stop()
+
+
+def goes_on_after(world, rank, act, batches=40):
+    """Seconds until a rank has so many more batches."""
+    count = len(rank.lines())
+    started = time.monotonic()
+    act()
+    world.wait_for(lambda: len(rank.lines()) >= count + batches, "the other goes on", 20)
+    return time.monotonic() - started
+
+
+def test_slots_of_a_killed_rank_come_back_at_once_and_of_a_stopped_one_within_its_lease():
+    with small_world(daemon={"lease": f"{LEASE_S}s"}, slab={"slots": 24}) as world:
+        world.start()
+        rank = world.rank(0, cp=0, think_ms=1)
+        for sign, bound in ((signal.SIGKILL, LEASE_S), (signal.SIGSTOP, LEASE_S + 1.5)):
+            other = world.rank(0, cp=1, think_ms=1, credits=8)
+            world.wait_for(lambda o=other: len(o.lines()) > 20, "both are served")
+            took = goes_on_after(world, rank, lambda o=other, s=sign: o.process.send_signal(s))
+            print(f"      {sign.name}: 40 more batches after {took:.2f} s", flush=True)
+            assert took < bound
+            other.process.kill()
+            other.process.wait()
+        stop([rank])
+        world.stop()
+
+
+def test_without_descriptors_newcomers_wait_and_those_who_are_there_go_on():
+    with small_world(parallel={"dp": 2, "cp": 4}) as world:
+        world.start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+        pid = world.daemon.pid
+        ranks = [world.rank(d, cp=c, think_ms=2) for d in range(2) for c in range(4)]
+        world.wait_for(lambda: all(len(r.lines()) > 4 for r in ranks), "all are served")
+        crowd = [Raw(world.socket) for _ in range(150)]
+        world.wait_for(lambda: descriptors(pid) >= 60, "descriptors run out")
+        counts = [len(r.lines()) for r in ranks]
+        idle = [world.rank(0, cp=0)]  # an identity that is taken: it waits or is refused, the others do not care
+        for rank in ranks:
+            rank.process.send_signal(signal.SIGSTOP)
+        spent, started = cpu_seconds(pid), time.monotonic()
+        time.sleep(1.5)
+        share = (cpu_seconds(pid) - spent) / (time.monotonic() - started)
+        for rank in ranks:
+            rank.process.send_signal(signal.SIGCONT)
+        world.wait_for(lambda: all(len(r.lines()) > n + 8 for r, n in zip(ranks, counts)), "all go on")
+        for raw in crowd:
+            raw.socket.close()
+        started = time.monotonic()
+        assert Raw(world.socket).call(b"Ping")[0] == 0
+        print(f"      CPU {100 * share:.1f} % while paused; a newcomer is served {time.monotonic() - started:.2f} s "
+              "after descriptors are free", flush=True)
+        assert share < 0.05 and time.monotonic() - started < 2
+        assert log(world).count("accepting pauses") <= 2
+        for rank in idle:
+            rank.process.kill()
+        stop(ranks)
+        world.stop()
+
+
+class Cap:
+    """A control group with a bound on memory, of either version; Skip where none can be made."""
+
+    def __init__(self, megabytes):
+        name = f"ballast-test-{os.getpid()}"
+        for base, bound in (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")):
+            self.path = os.path.join(base, name)
+            with contextlib.suppress(OSError):
+                os.mkdir(self.path)
+                with open(os.path.join(self.path, bound), "w") as f:
+                    f.write(str(megabytes << 20))
+                return
+            with contextlib.suppress(OSError):
+                os.rmdir(self.path)
+        raise Skip("no control group can be made here")
+
+    def enter(self):
+        with open(os.path.join(self.path, "cgroup.procs"), "w") as f:
+            f.write(str(os.getpid()))
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            os.rmdir(self.path)
+
+
+def slab_megabytes(world):
+    return int(log(world).split("slab_bytes=")[1].split()[0]) >> 20
+
+
+def test_mixed_load_stays_within_the_slab_and_64_megabytes():
+    with small_world() as world:
+        world.start()
+        slab = slab_megabytes(world)
+        world.stop()
+        cap = Cap(slab + 64)
+        try:
+            world.start(preexec_fn=cap.enter)
+            ranks = [world.rank(d, cp=c, think_ms=1) for d in range(2) for c in range(2)]
+            world.wait_for(lambda: all(len(r.lines()) > 4 for r in ranks), "all are served")
+            plan = Raw.field(1, b"ballast.v1.Admin") + Raw.field(2, b"Plan") + Raw.field(3, b"\x08\x01\x10\x01")
+            large = Raw.field(2, b"Hello") + Raw.field(3, b"\x0a\x00" * 60)
+            deadline, refused = time.monotonic() + (600 if FULL else 3), 0
+            while time.monotonic() < deadline:
+                crowd = [patient(world) for _ in range(255)]
+                for i, raw in enumerate(crowd):
+                    with contextlib.suppress(OSError):
+                        raw.frame(1, 1, 1, plan if i % 2 else LOADER + large)
+                with contextlib.suppress(OSError, AssertionError):
+                    refused += crowd[-1].call(b"Ping")[0] == 8
+                for raw in crowd:
+                    raw.socket.close()
+                assert world.daemon.poll() is None, "killed"
+            count = [len(r.lines()) for r in ranks]
+            world.wait_for(lambda: all(len(r.lines()) > n + 8 for r, n in zip(ranks, count)), "all go on")
+            print(f"      {memory(world.daemon.pid)} KB beside a slab of {slab} MB; {refused} times RESOURCE_EXHAUSTED")
+            assert refused > 0
+            stop(ranks)
+            world.stop()
+        finally:
+            cap.close()
+
+
+def random_frames(rng, count):
+    """Frames that may be answered, and at the end one that may not."""
+    data = bytearray()
+    for i in range(count - 1):
+        stream = 2 * i + 1
+        body = rng.choice((PING, LOADER + Raw.field(2, b"None"), Raw.field(1, b"x") + Raw.field(2, b"y"),
+                           rng.randbytes(rng.randrange(1, 40)), LOADER + Raw.field(2, b"Commit") + rng.randbytes(6)))
+        data += struct.pack(">IIBB", len(body), stream, 1, 1) + body
+    length = rng.choice((0, 5, 2**32 - 1, (4 << 20) + 1))
+    return bytes(data + struct.pack(">IIBB", length, rng.choice((0, 2, 1)), rng.randrange(0, 256), rng.randrange(8, 256)))
+
+
+def test_malformed_frames_cost_their_own_connection_and_nobody_else():
+    rng = random.Random(5)
+    frames, each = 10_000_000 if FULL else 60_000, 256
+    with small_world() as world:
+        world.start()
+        pid = world.daemon.pid
+        rank = world.rank(0, cp=0, think_ms=2)
+        world.wait_for(lambda: len(rank.lines()) > 4, "the rank is served")
+        samples = [random_frames(rng, each) for _ in range(64)]
+        times, most = [], 0
+        for i in range(frames // each):
+            raw = Raw(world.socket)
+            with contextlib.suppress(OSError):
+                raw.send(samples[i % len(samples)])
+            started = time.monotonic()
+            assert closed(raw, 5), "the connection stays open"
+            times.append(time.monotonic() - started)
+            raw.socket.close()
+            most = max(most, memory(pid)) if i % 16 == 0 else most
+        print(f"      {frames} frames: closed within {1000 * percentile(times, 50):.1f} ms, p99 "
+              f"{1000 * percentile(times, 99):.1f} ms; {most} KB", flush=True)
+        assert percentile(times, 50) <= 0.1 and most < MEMORY_KB
+        stop([rank])
+        world.stop()
+
+
+def test_a_bad_header_is_refused_before_its_data_comes():
+    headers = [struct.pack(">IIBB", length, stream, kind, flags) for length, stream, kind, flags in (
+        (2**32 - 1, 1, 1, 1), ((4 << 20) + 1, 1, 1, 1), (0, 1, 1, 1), (20, 1, 9, 0), (20, 1, 1, 64), (20, 2, 1, 1),
+        (2**31, 3, 3, 1))]
+    with small_world() as world:
+        world.start()
+        Raw(world.socket).call(b"Ping")
+        before, times = memory(world.daemon.pid), []
+        for i in range(3 * len(headers)):
+            raw = Raw(world.socket)
+            header = headers[i % len(headers)]
+            data = PING.ljust(20, b"\0") if header[:4] == b"\0\0\0\x14" and header[7] % 2 == 0 else b""
+            raw.send(header + data)
+            started = time.monotonic()
+            assert closed(raw, 5), header
+            times.append(time.monotonic() - started)
+        grown = memory(world.daemon.pid) - before
+        print(f"      closed within {1000 * percentile(times, 50):.1f} ms; grown by {grown} KB", flush=True)
+        assert percentile(times, 50) <= 0.1 and grown < 1024
+        world.stop()
+
+
+CONNECTS = """
+import socket, sys, time
+path, seconds = sys.argv[1], float(sys.argv[2])
+count, deadline = 0, time.monotonic() + seconds
+while time.monotonic() < deadline:
+    for _ in range(50):
+        with socket.socket(socket.AF_UNIX) as s:
+            s.connect(path)
+        count += 1
+print(count)
+"""
+
+
+def test_connects_by_the_thousand_and_many_idle_ones_fail_no_trainer():
+    seconds, idle = (30, 5000) if FULL else (1.5, 1500)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit[1], limit[1]))
+    if limit[1] < idle + 200:
+        raise Skip(f"needs {idle + 200} descriptors, {limit[1]} are possible")
+    with small_world(parallel={"dp": 2, "cp": 4}, limits={"connections": idle + 100}) as world:
+        world.start()
+        pid = world.daemon.pid
+        ranks = [world.rank(d, cp=c, think_ms=5) for d in range(2) for c in range(4)]
+        world.wait_for(lambda: all(len(r.lines()) > 8 for r in ranks), "all are served")
+        done = subprocess.run([sys.executable, "-c", CONNECTS, world.socket, str(seconds)], capture_output=True,
+                              text=True, check=True)
+        rate = int(done.stdout) / seconds
+        base = memory(pid)
+        crowd = [patient(world) for _ in range(idle)]
+        world.wait_for(lambda: descriptors(pid) > idle, "all are accepted")
+        each = (memory(pid) - base) / idle
+        counts = [len(r.lines()) for r in ranks]
+        world.wait_for(lambda: all(len(r.lines()) > n + 8 for r, n in zip(ranks, counts)), "all go on")
+        for raw in crowd:
+            raw.socket.close()
+        world.wait_for(lambda: descriptors(pid) < 100, "all are gone")
+        world.wait_for(lambda: memory(pid) - base < 1024, "their memory is back", 10)
+        left = memory(pid) - base
+        print(f"      {rate:.0f} connects/s, {each:.1f} KB for an idle one, {left} KB left of {idle}; "
+              f"wait p99 {percentile([w for r in ranks for w in waits_ms(r)], 99):.2f} ms", flush=True)
+        assert each <= 16
+        assert all(r.process.poll() is None for r in ranks), "a trainer failed"
+        stop(ranks)
+        world.stop()
+
+
+def as_stranger(world, prefix=(), **identity):
+    return subprocess.run([*prefix, os.path.join(BIN, "ballastctl"), "--socket", world.socket, "status"],
+                          capture_output=True, text=True, **identity)
+
+
+def test_strangers_are_refused_also_from_a_user_namespace_and_logged_once_a_second():
+    if os.geteuid() != 0:
+        raise Skip("needs root to be somebody else")
+    nobody = pwd.getpwnam("nobody").pw_uid
+    with small_world() as world:
+        world.start()
+        os.chmod(world.dir, 0o755)
+        for path in (world.socket, world.socket + ".data"):
+            os.chmod(path, 0o666)
+        started = time.monotonic()
+        for identity in [{"user": nobody}, {"user": nobody, "group": 0}, {"user": 12345, "group": 12345}] * 4:
+            done = as_stranger(world, **identity)
+            assert done.returncode == 1 and "allow" in done.stderr, (identity, done.stderr)
+        spaced = as_stranger(world, ["unshare", "--user", "--map-root-user"], user=nobody)
+        if "unshare" not in spaced.stderr:
+            assert spaced.returncode == 1 and "allow" in spaced.stderr, spaced.stderr
+        lines = log(world).count("connection refused")
+        assert 1 <= lines <= time.monotonic() - started + 1, lines
+        in_order(world.rank(0, cp=0, steps=5).finish(60), 2)
+        world.stop()
+
+
+if __name__ == "__main__":
+    main(globals())
