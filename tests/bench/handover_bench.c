@@ -34,16 +34,17 @@
 #define SHORT_MEDIAN   1024u
 #define LONGEST        1048576u
 #define LARGE_WINDOW   8388608u /* tokens: 16 MB */
-#define HANDOVER_US    60.0
-#define HANDOVER_P99   2000.0
 #define LOOP_S_PER_GB  0.02
 #define WAIT_P99_US    1000.0
 #define NODE_STEP_S    3.0
+#define NODE_STEPS     10
+#define STEADY_STEPS   2000
 #define NODE_SHARE_MAX 0.02
 
 /* What the processes share. */
 struct shared {
     pthread_barrier_t barrier; /* the ranks and the parent */
+    pthread_barrier_t step;    /* the ranks: they train together, so none runs away */
     uint64_t count[RANKS];
     float us[RANKS][SAMPLES_MAX];
 };
@@ -121,6 +122,7 @@ static void rank_turn(struct bench *bench, uint32_t rank, struct ballast *client
         rank_must(client, event);
         if (event == BALLAST_END_OF_STEP) {
             rank_must(client, ballast_commit(client, ballast_step(client)));
+            (void)pthread_barrier_wait(&bench->shared->step);
             think(bench->shape.pause_us);
             released_us = 0;
             continue;
@@ -154,9 +156,11 @@ static void rank_run(struct bench *bench, uint32_t rank) {
         meet(bench);
         rank_turn(bench, rank, client);
         meet(bench);
-        meet(bench);
-        rank_prototype(bench, rank);
-        meet(bench);
+        if (bench->shape.credits == 1) {
+            meet(bench);
+            rank_prototype(bench, rank);
+            meet(bench);
+        }
     }
     ballast_close(client);
     _exit(EXIT_SUCCESS);
@@ -201,6 +205,7 @@ static void bench_begin(struct bench *bench, const struct shape *shape, uint32_t
     (void)pthread_barrierattr_init(&attributes);
     (void)pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
     (void)pthread_barrier_init(&bench->shared->barrier, &attributes, RANKS + 1);
+    (void)pthread_barrier_init(&bench->shared->step, &attributes, RANKS);
     bench->shape = *shape;
     bench->turns = turns;
     for (uint32_t i = 0; i < RANKS; i++) {
@@ -312,6 +317,49 @@ static void bench_handover(struct figures *figures, struct bench *bench, const c
                                           .limit = LOOP_S_PER_GB});
 }
 
+/* Ranks that think 20 ms a step, as many steps as a figure of one in a hundred wants. */
+static void bench_steady(struct figures *figures, struct bench *bench) {
+    const struct shape shape = {.batches = figures->smoke ? 4 : STEADY_STEPS,
+                                .credits = 4,
+                                .think_us = 20000,
+                                .cp = RANKS / 2};
+    bench_start(bench, "[plan]\nwindow = 65536\nmicro_batches = 2\n[parallel]\ndp = 2\ncp = 4\n");
+    bench_begin(bench, &shape, 1);
+    struct outcome outcome = bench_turn(bench);
+    bench_end(bench);
+    live_stop(&bench->live);
+    struct figure figure = {.subject = "thinking 20 ms a step", .unit = "us"};
+    figure.name = "wait p50";
+    figure.value = outcome.p50_us;
+    figures_add(figures, &figure);
+    figure.name = "wait p99";
+    figure.value = outcome.p99_us;
+    figure.rule = FIGURE_AT_MOST;
+    figure.limit = WAIT_P99_US;
+    figures_add(figures, &figure);
+}
+
+/* Steps of 8 M tokens in 64 micro-batches, as fast as they go but for a pause: the CPU of one is
+ * what a step every 3 s takes of a core. */
+static void bench_node(struct figures *figures, struct bench *bench) {
+    const struct shape shape = {.batches = 32 * (figures->smoke ? 1 : NODE_STEPS),
+                                .credits = 4,
+                                .pause_us = figures->smoke ? 0 : 300000,
+                                .cp = RANKS / 2};
+    bench_start(bench, "[plan]\nwindow = 131072\nmicro_batches = 64\n[parallel]\ndp = 2\ncp = 4\n");
+    bench_begin(bench, &shape, 1);
+    struct outcome outcome = bench_turn(bench);
+    bench_end(bench);
+    live_stop(&bench->live);
+    double step_s = outcome.daemon_s / (figures->smoke ? 1 : NODE_STEPS);
+    figures_add(figures, &(struct figure){.subject = "8 ranks, 8 M tokens in 3 s",
+                                          .name = "daemon's CPU",
+                                          .unit = "of a core",
+                                          .value = step_s / NODE_STEP_S,
+                                          .rule = FIGURE_AT_MOST,
+                                          .limit = NODE_SHARE_MAX});
+}
+
 int main(int argc, char **argv) {
     struct figures figures;
     static struct bench bench;
@@ -324,6 +372,8 @@ int main(int argc, char **argv) {
 
     bench_handover(&figures, &bench, "16 MB, long documents", LONG_MEDIAN);
     bench_handover(&figures, &bench, "16 MB, short documents", SHORT_MEDIAN);
+    bench_steady(&figures, &bench);
+    bench_node(&figures, &bench);
     live_close(&bench.live);
     return figures_end(&figures);
 }

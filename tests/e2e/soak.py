@@ -1,8 +1,10 @@
 #!/usr/bin/python3
-"""Eight ranks for a long time, the daemon killed again and again: nothing grows.
+"""Eight ranks for a long time, one of them killed every minute and the daemon every five: nothing grows.
 
-Lives of 4 seconds for 8; with BALLAST_TEST_FULL=1 of 5 minutes for BALLAST_SOAK_HOURS (1). A life is judged from
-its first sixth on, when caches and buffers have their size."""
+    BALLAST_TEST_FULL=1 BALLAST_SOAK_HOURS=24 tests/e2e/soak.py      an hour without BALLAST_SOAK_HOURS
+
+Short, the daemon lives 5 seconds and 20 are enough. A life is judged from its first sixth on, when caches and
+buffers have their size."""
 
 import os
 import time
@@ -10,8 +12,9 @@ import time
 from determinism import ALL, MICRO_BATCHES, world_with_corpus
 from world import FULL, in_order, main
 
-LIFE_S = 300 if FULL else 4
-SOAK_S = float(os.environ.get("BALLAST_SOAK_HOURS", "1")) * 3600 if FULL else 8
+LIFE_S = 300 if FULL else 5
+RANK_LIFE_S = LIFE_S / 5
+SOAK_S = float(os.environ.get("BALLAST_SOAK_HOURS", "1")) * 3600 if FULL else 20
 THINK_MS = 1  # as fast as it goes
 WAL_BYTES_MAX = 16 << 20
 RSS_KB_PER_HOUR_MAX = 1024
@@ -36,11 +39,33 @@ def slope_per_hour(samples):
     return 3600 * sum((t - mean_t) * (v - mean_v) for t, v in samples) / square
 
 
-def live(world):
+class Crew:
+    """The ranks; one after the other is killed and comes back."""
+
+    def __init__(self, world):
+        self.world, self.turn, self.killed = world, 0, 0
+        self.ranks = [world.rank(*place, think_ms=THINK_MS) for place in ALL]
+        self.due = time.monotonic() + RANK_LIFE_S
+
+    def kill_one_when_due(self):
+        if time.monotonic() < self.due:
+            return
+        rank = self.ranks[self.turn]
+        rank.process.kill()
+        rank.process.wait()
+        in_order(rank.lines(), MICRO_BATCHES // 2)
+        self.ranks[self.turn] = self.world.rank(*rank.place, think_ms=THINK_MS)
+        self.turn = (self.turn + 1) % len(self.ranks)
+        self.killed += 1
+        self.due += RANK_LIFE_S
+
+
+def live(world, crew):
     """One life under load: figures once a life's 60th."""
     samples, started = [], time.monotonic()
     while (age := time.monotonic() - started) < LIFE_S:
         time.sleep(LIFE_S / 60)
+        crew.kill_one_when_due()
         if age > LIFE_S / 6:
             samples.append((age, *figures(world)))
     return samples
@@ -49,13 +74,14 @@ def live(world):
 def test_nothing_grows_while_the_daemon_is_killed_again_and_again():
     with world_with_corpus(limits={"steps_retained": 200}) as world:
         world.start()
-        ranks = [world.rank(*place, think_ms=THINK_MS) for place in ALL]
-        world.wait_for(lambda: all(len(r.lines()) > 4 for r in ranks), "all are served")
+        crew = Crew(world)
+        world.wait_for(lambda: all(len(r.lines()) > 4 for r in crew.ranks), "all are served")
         lives, ended = [], time.monotonic() + SOAK_S
         while time.monotonic() < ended:
-            lives.append(live(world))
+            lives.append(live(world, crew))
             world.kill()
             world.start()
+        ranks = crew.ranks
         counts = [len(r.lines()) for r in ranks]
         world.wait_for(lambda: all(len(r.lines()) > n + 8 for r, n in zip(ranks, counts)), "all go on")
         for rank in ranks:
@@ -69,7 +95,7 @@ def test_nothing_grows_while_the_daemon_is_killed_again_and_again():
     descriptors = {(s[2]) for life in lives for s in life}
     threads = {(s[3]) for life in lives for s in life}
     wal = max(s[4] for life in lives for s in life)
-    print(f"      {len(lives)} lives of {LIFE_S} s: RSS {max(v for life in rss for _, v in life)} KB at most, slope "
+    print(f"      {len(lives)} lives of {LIFE_S} s, {crew.killed} ranks killed: RSS {max(v for life in rss for _, v in life)} KB at most, slope "
           f"{slopes[len(slopes) // 2]:.0f} KB/h, descriptors {sorted(descriptors)}, threads {sorted(threads)}, "
           f"WAL {wal >> 10} KB, ballast.db {db >> 10} KB", flush=True)
     assert wal <= WAL_BYTES_MAX

@@ -124,12 +124,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                               .cp = cp,
                               .tokens_max = FUZZ_TOKENS_MAX,
                               .token_bytes = (data[0] & 16) != 0 ? 4 : 2};
+    struct arena arena;
     struct batch_context context = {.job = &job,
                                     .arena = &arena,
                                     .mapping = fuzz_mapping(),
                                     .cp = data[0] / 64u % cp,
                                     .slot_wanted = (data[0] & 32) != 0};
-    struct arena arena;
     struct batch batch;
     struct error error = {0};
     arena_init(&arena, 16u << 20);
