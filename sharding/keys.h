@@ -11,4 +11,9 @@
 /* Rows that the fragments see and that are not among them. */
 uint64_t keys_needed(const struct fragment *fragments, uint32_t count);
 
+/* Of these, those that the owner of other fragments has: what it sends, the count of a
+ * v-collective. */
+uint64_t keys_needed_from(const struct fragment *reader, uint32_t reader_count,
+                          const struct fragment *owner, uint32_t owner_count);
+
 #endif

@@ -185,9 +185,19 @@ static void pool_exchange_group(struct pool_exchanging *x, const struct pool_spa
             pool_exchange_span(x, span, range, POOL_NONE, worker, needed[worker]);
         }
     }
+    uint64_t hops = 0;
+    uint64_t before = 0; /* what the worker before got; one that got nothing has all itself */
     for (uint32_t i = 0; i < length; i++) {
+        struct pool_link *link = &x->links[x->chain[i]];
+        uint64_t had = link->kv_in;
         pool_exchange_span(x, span, range, i > 0 ? x->chain[i - 1] : POOL_NONE, x->chain[i],
                            needed[x->chain[i]]);
+        hops = before > 0 ? hops + 1 : 0;
+        before = link->kv_in - had;
+        if (before > 0) {
+            link->hops = hops > link->hops ? hops : link->hops;
+            link->hop_bytes = hops * before > link->hop_bytes ? hops * before : link->hop_bytes;
+        }
     }
 }
 
@@ -251,5 +261,7 @@ struct pool_link pool_backward(const struct pool_shape *shape, const struct pool
         .kv_out = forward->kv_out + forward->kv_in / shape->element_bytes * gradient_bytes,
         .o_in = forward->o_in,
         .o_out = forward->o_out,
+        .hops = forward->hops,
+        .hop_bytes = forward->hop_bytes,
     };
 }

@@ -6,7 +6,9 @@
  * holds them. With `prefix` the keys that its tiles see, else the whole document.
  * With `chain` workers pass a document's K/V on: they stand by the number of keys they need,
  * descending, the first is served by the holders, each by the one before it, so that a document
- * that many need does not load its holders; K/V gradients return the same way, summed on it.
+ * that many need does not load its holders; K/V gradients return the same way, summed on it. What
+ * a worker gets at the n-th place has been passed on n times before, which takes n latencies and n
+ * times the part of it that travels at a time (pool_schedule.h).
  *
  * Transfers are listed in this order, and no transfer is from a worker to itself:
  *   Q    by tile;
@@ -48,6 +50,8 @@ struct pool_link {
     uint64_t kv_out;
     uint64_t o_in;
     uint64_t o_out;
+    uint64_t hops; /* with `chain`: workers that its keys pass before its source has them, most */
+    uint64_t hop_bytes; /* most of such a number times the bytes that come so */
 };
 
 struct pool_exchange_options {

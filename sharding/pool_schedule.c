@@ -32,7 +32,7 @@ struct pool_schedule pool_schedule_of(const struct pool_shape *shape, uint32_t c
         .chunks = chunks,
         .kv_pieces = pool_kv_pieces(shape, chunks),
     };
-    uint64_t total = pool_dispatch(times, 0, chunks, schedule.kv_pieces);
+    uint64_t total = times->hops + pool_dispatch(times, 0, chunks, schedule.kv_pieces);
     for (uint32_t i = 0; i < chunks; i++) {
         uint64_t ahead = i + 1 < chunks ? pool_dispatch(times, i + 1, chunks, schedule.kv_pieces)
                                         : 0;

@@ -7,7 +7,9 @@
  *
  * The first dispatch and the last return are exposed. Q and O of a chunk are its share of the
  * heads; K/V comes in min(M, kv_heads / H) pieces, as a K/V head cannot be cut: piece j travels
- * with the first chunk that needs it, and with one piece all of it with chunk 0. Integers only. */
+ * with the first chunk that needs it, and with one piece all of it with chunk 0. Keys that are
+ * passed on along a chain come later by the time of its hops, piece behind piece, so that all of it
+ * is exposed once: no chunk starts before its keys are there. Integers only. */
 #ifndef BALLAST_SHARDING_POOL_SCHEDULE_H
 #define BALLAST_SHARDING_POOL_SCHEDULE_H
 
@@ -21,6 +23,8 @@ struct pool_times {
     uint64_t kv;
     uint64_t o;
     uint64_t compute;
+    uint64_t hops; /* before the first of its keys can come, once: pool_link's hops latencies, and
+                      the time of hop_bytes / kv_pieces */
 };
 
 struct pool_schedule {

@@ -1,6 +1,7 @@
 /* plan: one step's micro-batches, or a row for each of many steps and what they come to. */
 #include "client/ctl/answers.h"
 #include "client/ctl/json.h"
+#include "client/ctl/plan_exchange.h"
 #include "client/ctl/plan_pools.h"
 #include "client/ctl/print.h"
 #include "client/ctl/summary.h"
@@ -20,6 +21,7 @@ struct plan_arguments {
     struct ctl *ctl;
     bool fragments;
     bool workers;
+    bool exchange;
     bool given; /* a step or a range */
     bool many;  /* a range: rows instead of micro-batches */
     uint64_t first;
@@ -68,6 +70,9 @@ static error_t plan_parse(int key, char *arg, struct argp_state *state) {
     case 'w':
         arguments->workers = true;
         return 0;
+    case 'x':
+        arguments->exchange = true;
+        return 0;
     case OPTION_STEP:
     case ARGP_KEY_ARG:
         step_parse(arguments, arg, state);
@@ -90,6 +95,7 @@ static const struct argp_option plan_options[] = {
     {"steps", OPTION_STEPS, "A..B", 0, "A row for each step from A to B, then a summary", 0},
     {"fragments", 'f', NULL, 0, "List what each context-parallel rank computes too", 0},
     {"workers", 'w', NULL, 0, "List the workers of its pools, however many they are", 0},
+    {"exchange", 'x', NULL, 0, "List the rows that ranks of a group send each other too", 0},
     {0},
 };
 
@@ -267,8 +273,8 @@ static void print_fragments(const Ballast__V1__StepPlan *plan) {
 static int plan_one(struct ctl *ctl, const struct answers *answers,
                     const struct plan_arguments *arguments) {
     Ballast__V1__PlanResponse *response;
-    int rc = answers->plan(ctl, arguments->first, arguments->fragments || ctl->json, true,
-                           &response);
+    bool fragments = arguments->fragments || arguments->exchange || ctl->json;
+    int rc = answers->plan(ctl, arguments->first, fragments, true, &response);
     if (rc < 0) {
         return rc;
     }
@@ -285,6 +291,12 @@ static int plan_one(struct ctl *ctl, const struct answers *answers,
     if (arguments->fragments) {
         putchar('\n');
         print_fragments(response->plan);
+    }
+    if (arguments->exchange) {
+        putchar('\n');
+        if (!plan_exchange_print(response->plan)) {
+            return error_set(&ctl->error, -ENOMEM, "no memory for the ranks' fragments");
+        }
     }
     return 0;
 }

@@ -232,6 +232,7 @@ static uint64_t link_ns(const struct pools_run *run, uint64_t in, uint64_t out) 
  */
 static void sums_add_times(struct pools_run *run, const struct pooled *pooled) {
     uint64_t flops_per_ns = run->plan->model.gemm_flops_per_ns;
+    uint32_t pieces = pool_kv_pieces(&run->shape, chunks_of(run));
     uint64_t slowest_ns = 0;
     uint64_t total_ns = 0;
     for (uint32_t w = 0; run->options->link_mbps > 0 && w < pool_workers(&run->shape); w++) {
@@ -241,6 +242,8 @@ static void sums_add_times(struct pools_run *run, const struct pooled *pooled) {
             .kv = link_ns(run, link->kv_in, link->kv_out),
             .o = link_ns(run, link->o_in, link->o_out),
             .compute = (uint64_t)((u128)pooled->loads[w] * 4 * run->shape.head_dim / flops_per_ns),
+            .hops = link->hops * run->plan->model.link_latency_ns +
+                    link_ns(run, link->hop_bytes / pieces, 0),
         };
         struct pool_schedule schedule = pool_schedule_of(&run->shape, chunks_of(run), true, &times);
         slowest_ns = times.compute > slowest_ns ? times.compute : slowest_ns;

@@ -136,6 +136,18 @@ def test_every_rank_gets_the_keys_it_needs_and_no_others():
         world.stop()
         for log in logs:
             assert len(log) == 12 and all(line["verified"] > 0 for line in log)
+        # What the CLI lists by pair of ranks adds up to what the plan says that each rank receives.
+        table = world.ctl("--config", world.config_path, "plan", "1", "--exchange").stdout.split("\n\n")[-1]
+        received = {}
+        for name, kind, _, to, rows in (line.split() for line in table.splitlines()[1:]):
+            assert kind == "needed-only", kind
+            received[name, to] = received.get((name, to), 0) + int(rows)
+        plan = world.ctl_json("--config", world.config_path, "plan", "1")["plan"]
+        for batch in plan["micro_batches"]:
+            for rank, shard in enumerate(batch["sharding"]["ranks"]):
+                name = f"dp{batch['dp']}/{batch['index']}"
+                assert received.get((name, f"cp{rank}"), 0) == shard["kv_rows_in"], (name, rank)
+        assert received
 
 
 def test_every_rank_of_a_pool_holds_its_part_of_the_plan():

@@ -375,6 +375,10 @@ static const char *lists_fault(const struct pool_world *world) {
     struct pool_link *links = allocate(workers, sizeof *links);
     size_t queries = 0;
     size_t outputs = 0;
+    for (uint32_t w = 0; w < workers; w++) {
+        links[w].hops = world->links[w].hops; /* are no sums */
+        links[w].hop_bytes = world->links[w].hop_bytes;
+    }
     for (size_t i = 0; i < world->transfer_count; i++) {
         link_add(links, &world->transfers[i]);
         queries += world->transfers[i].payload == POOL_Q;

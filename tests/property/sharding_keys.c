@@ -119,6 +119,17 @@ static const char *pair_fault(uint32_t reader, uint32_t owner, uint8_t *seen, ui
                : NULL;
 }
 
+/* A dealer has one rank's fragments at a time. */
+static uint64_t needed_from(struct layout_dealer *dealer, uint32_t reader, uint32_t owner) {
+    static struct fragment fragments[FRAGMENTS_MAX];
+    uint32_t count;
+    uint32_t owner_count;
+    const struct fragment *from = layout_dealt(dealer, reader, &count);
+    memcpy(fragments, from, count * sizeof *fragments);
+    from = layout_dealt(dealer, owner, &owner_count);
+    return keys_needed_from(fragments, count, from, owner_count);
+}
+
 static const char *reader_fault(const struct packed_sequence *sequence, uint32_t reader,
                                 struct layout_dealer *dealer) {
     static uint8_t seen[ROWS_MAX];
@@ -133,6 +144,9 @@ static const char *reader_fault(const struct packed_sequence *sequence, uint32_t
         const char *fault = owner == reader ? NULL : pair_fault(reader, owner, seen, &rows);
         if (fault != NULL || rows != received[reader][owner]) {
             return fault != NULL ? fault : "a count that is not the runs'";
+        }
+        if (rows != (owner == reader ? 0 : needed_from(dealer, reader, owner))) {
+            return "keys_needed_from is another number";
         }
         came += rows;
     }

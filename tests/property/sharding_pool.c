@@ -248,6 +248,63 @@ static void large_random_pools_compute_each_pair_once(void **state) {
     }
 }
 
+/* How often each key had been passed on before it came, row by row, at its most by worker. */
+static void literal_hops(const struct pool_world *world, uint32_t heads, uint64_t *most) {
+    enum { ROWS = 8 * 500 };
+    static uint8_t depths[4 * SEQUENCES_MAX][SEQUENCES_MAX][ROWS][4];
+    memset(depths, 0, sizeof depths);
+    memset(most, 0, pool_workers(&world->pool.shape) * sizeof *most);
+    for (size_t i = 0; i < world->transfer_count; i++) {
+        const struct pool_transfer *transfer = &world->transfers[i];
+        uint32_t range = transfer->head_begin / heads;
+        for (uint32_t k = 0; transfer->payload == POOL_KV && k < transfer->rows; k++) {
+            uint32_t row = transfer->row + k;
+            uint8_t depth = depths[transfer->source][transfer->sequence][row][range];
+            depths[transfer->worker][transfer->sequence][row][range] = (uint8_t)(depth + 1);
+            most[transfer->worker] = depth > most[transfer->worker] ? depth
+                                                                    : most[transfer->worker];
+        }
+    }
+}
+
+static void hops_of_a_chain_are_no_fewer_than_keys_make(void **state) {
+    (void)state;
+    uint32_t passed_on = 0;
+    for (uint64_t seed = 1; seed <= (full() ? 2000 : 200); seed++) {
+        uint64_t random = seed;
+        struct pool_shape shape = random_shape(&random);
+        uint32_t lengths[SEQUENCES_MAX * 8];
+        uint32_t counts[SEQUENCES_MAX];
+        uint32_t documents = 0;
+        for (uint32_t s = 0; s < shape.sequences; s++) {
+            counts[s] = splitmix_between(&random, 0, 8);
+            for (uint32_t i = 0; i < counts[s]; i++) {
+                lengths[documents++] = splitmix_between(&random, 1, i % 5 == 0 ? 500 : 50);
+            }
+        }
+        struct pool_world world;
+        uint64_t most[4 * SEQUENCES_MAX];
+        pool_world_init(&world, &shape, lengths, counts, (enum world_homes)(seed % HOMES), seed);
+        pool_place(&world.pool, &world.tiles, methods[seed % METHODS], world.scratch, world.workers,
+                   world.loads);
+        for (unsigned chain = 0; chain < 2; chain++) {
+            struct pool_exchange_options options = {methods[seed % METHODS]->prefix, chain == 1};
+            pool_world_exchange(&world, &options);
+            literal_hops(&world, pool_range_heads(&shape), most);
+            for (uint32_t w = 0; w < pool_workers(&shape); w++) {
+                const struct pool_link *link = &world.links[w];
+                assert_true(link->hops >= most[w] && link->hops < pool_workers(&shape));
+                assert_true(link->hop_bytes >= link->hops &&
+                            link->hop_bytes <= link->hops * link->kv_in);
+                assert_true(chain == 1 || link->hops == 0);
+                passed_on += most[w] > 1;
+            }
+        }
+        pool_world_deinit(&world);
+    }
+    assert_true(passed_on > 50);
+}
+
 /* The fragments of a document's rows that a worker computes for a head shard. */
 static uint32_t document_fragments(const struct pool_world *world, uint32_t sequence,
                                    uint32_t first, uint32_t length, uint32_t worker, uint32_t shard,
@@ -401,6 +458,7 @@ int main(void) {
         cmocka_unit_test(random_pools_compute_each_pair_once),
         cmocka_unit_test(extreme_sequences_compute_each_pair_once),
         cmocka_unit_test(large_random_pools_compute_each_pair_once),
+        cmocka_unit_test(hops_of_a_chain_are_no_fewer_than_keys_make),
         cmocka_unit_test(workers_are_priced_by_their_own_tiles),
         cmocka_unit_test(a_pool_of_nothing_has_no_tiles),
         cmocka_unit_test(one_block_and_one_head_shard_stay_at_home),

@@ -137,6 +137,18 @@ static void the_backward_pass_mirrors_the_forward_pass(void **state) {
     assert_int_equal(backward.o_out, forward.o_out);
 }
 
+/* Nothing can start before the keys are there; after them the pipeline is as it was. */
+static void hops_of_a_chain_are_exposed_once(void **state) {
+    (void)state;
+    const struct pool_shape shape = {.head_shards = 1, .q_heads = 4, .kv_heads = 4};
+    struct pool_times times = {.q = 8, .kv = 8, .o = 8, .compute = 40};
+    struct pool_schedule direct = pool_schedule_of(&shape, 4, true, &times);
+    times.hops = 7;
+    struct pool_schedule chained = pool_schedule_of(&shape, 4, true, &times);
+    assert_int_equal(chained.total, direct.total + 7);
+    assert_int_equal(chained.exposed, direct.exposed + 7);
+}
+
 /* Q 8, O 8 and K/V 8 over four chunks of compute 10. */
 static void chunks_hide_all_but_the_first_dispatch_and_the_last_return(void **state) {
     (void)state;
@@ -178,6 +190,7 @@ int main(void) {
         cmocka_unit_test(the_exchange_sends_rows_there_and_back_and_the_prefix_once),
         cmocka_unit_test(transfers_beyond_the_capacity_are_only_counted),
         cmocka_unit_test(the_backward_pass_mirrors_the_forward_pass),
+        cmocka_unit_test(hops_of_a_chain_are_exposed_once),
         cmocka_unit_test(chunks_hide_all_but_the_first_dispatch_and_the_last_return),
         cmocka_unit_test(kv_that_has_no_pieces_is_exposed),
         cmocka_unit_test(a_half_duplex_link_adds_both_directions_up),
