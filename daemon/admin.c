@@ -195,6 +195,16 @@ static void admin_seeking(const struct daemon *daemon, Ballast__V1__Seeking *out
     out->by = (char *)next->by;
 }
 
+/* All that is known while the corpus is being opened. */
+static void admin_warming(const struct daemon *daemon, struct session *session, uint32_t stream) {
+    Ballast__V1__StatusResponse out = BALLAST__V1__STATUS_RESPONSE__INIT;
+    out.version = (char *)daemon->job.version;
+    out.state = (char *)daemon_state(daemon);
+    out.uptime_ms = (uv_hrtime() - daemon->start_ns) / 1000000;
+    out.warming_percent = warm_percent(&daemon->warm);
+    session_answer(session, stream, &out.base);
+}
+
 static void admin_status(struct admin *admin, struct session *session, uint32_t stream,
                          const void *message) {
     struct daemon *daemon = admin->daemon;
@@ -506,6 +516,17 @@ static const struct admin_method {
     {"Drain", &ballast__v1__drain_request__descriptor, admin_drain},
 };
 
+static void admin_call_warming(const struct admin *admin, struct session *session, uint32_t stream,
+                               const char *method) {
+    if (strcmp(method, "Status") == 0) {
+        admin_warming(admin->daemon, session, stream);
+        return;
+    }
+    session_refuse(session, stream, STATUS_UNAVAILABLE,
+                   "the daemon is warming up: %u %% of its corpus is open; try again",
+                   warm_percent(&admin->daemon->warm));
+}
+
 void admin_call(struct admin *admin, struct session *session, uint32_t stream, const char *method,
                 const uint8_t *payload, size_t bytes) {
     char name[SESSION_NAME_BYTES];
@@ -517,6 +538,8 @@ void admin_call(struct admin *admin, struct session *session, uint32_t stream, c
         if (message == NULL) {
             session_refuse(session, stream, STATUS_INVALID_ARGUMENT,
                            "the message of %s cannot be read", method);
+        } else if (admin->daemon->warm.running) {
+            admin_call_warming(admin, session, stream, method);
         } else {
             admin_methods[i].serve(admin, session, stream, message);
         }

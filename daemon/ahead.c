@@ -3,9 +3,9 @@
 
 #include "daemon/clock.h"
 #include "daemon/failpoint.h"
+#include "daemon/thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -264,16 +264,6 @@ static void *ahead_run(void *argument) {
     return NULL;
 }
 
-/* A thread that leaves all signals to the loop. */
-static int ahead_spawn(struct ahead *ahead) {
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    int code = pthread_create(&ahead->thread, NULL, ahead_run, ahead);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return -code;
-}
-
 static void ahead_free(struct ahead *ahead) {
     while (ahead->wishes != NULL) {
         struct ahead_wish *next = ahead->wishes->next;
@@ -314,7 +304,7 @@ int ahead_start(struct schedule *schedule, const struct corpus_source *source,
     ahead->scratch = schedule_state_create(schedule);
     ahead->reserve = calloc(1, sizeof *ahead->reserve);
     bool ready = ahead->scratch != NULL && ahead->reserve != NULL;
-    int code = ready ? ahead_spawn(ahead) : -ENOMEM;
+    int code = ready ? thread_start(&ahead->thread, ahead_run, ahead) : -ENOMEM;
     if (code < 0) {
         ahead_free(ahead);
         return error_set(error, code, "planner thread: %s", strerror(-code));

@@ -22,7 +22,6 @@
 #define DAEMON_ARENA_KEPT_BYTES (1u << 20) /* after a large message, from the next tick on */
 #define DAEMON_TICK_MS_MIN      10u
 #define DAEMON_TICK_MS_MAX      1000u
-#define DAEMON_VERSION_TEXT     "ballastd " BALLAST_VERSION
 
 int daemon_exit_code(int error) {
     switch (error) {
@@ -42,6 +41,9 @@ int daemon_exit_code(int error) {
 const char *daemon_state(const struct daemon *daemon) {
     const struct roster *roster = &daemon->roster;
     bool reached = false;
+    if (daemon->warm.running) {
+        return "warming";
+    }
     if (daemon->rewind.phase != REWIND_IDLE) {
         return "seeking";
     }
@@ -96,7 +98,9 @@ void daemon_stop(struct daemon *daemon) {
     daemon->progress.stopping = true;
     daemon->stop_by_ns = uv_hrtime() + DAEMON_STOP_NS;
     daemon->dirty = true;
-    ahead_freeze(daemon->ahead);
+    if (daemon->ahead != NULL) {
+        ahead_freeze(daemon->ahead);
+    }
     server_close_listeners(&daemon->server);
 }
 
@@ -113,12 +117,15 @@ static void daemon_hold_signals(bool stopping) {
     (void)pthread_sigmask(SIG_BLOCK, &held, NULL);
 }
 
-static void daemon_take_signals(void) {
+/* Those that stop it, or SIGHUP: that one has a config to compare with only once it serves. */
+static void daemon_take_signals(bool reload_too) {
     sigset_t held;
     (void)sigemptyset(&held);
-    (void)sigaddset(&held, SIGHUP);
     (void)sigaddset(&held, SIGTERM);
     (void)sigaddset(&held, SIGINT);
+    if (reload_too) {
+        (void)sigaddset(&held, SIGHUP);
+    }
     (void)pthread_sigmask(SIG_UNBLOCK, &held, NULL);
 }
 
@@ -164,14 +171,32 @@ static void daemon_read_failed(void *context, const struct error *error) {
     log_line(LOG_ERR, "reader", "a batch cannot be read, its streams end: %s", error->text);
 }
 
+static void daemon_warmed(struct daemon *daemon);
+
 static void daemon_handle_closed(uv_handle_t *handle) {
     struct daemon *daemon = handle->data;
     daemon->handles--;
 }
 
+/* Ends warming when it is over, or when the daemon is to stop; else only answers go out. */
+static void daemon_turn_warming(struct daemon *daemon) {
+    if (daemon->stopping) {
+        warm_cancel(&daemon->warm);
+        daemon->closing = true;
+        server_finish(&daemon->server);
+    } else if (warm_over(&daemon->warm)) {
+        daemon_warmed(daemon);
+    }
+    server_pump(&daemon->server, uv_hrtime());
+}
+
 static void daemon_turn(uv_prepare_t *prepare) {
     struct daemon *daemon = prepare->data;
-    turn_run(daemon);
+    if (daemon->warm.running) {
+        daemon_turn_warming(daemon);
+    } else {
+        turn_run(daemon);
+    }
     if (daemon->closing && daemon->server.conn_count == 0) {
         uv_stop(&daemon->loop);
     }
@@ -205,6 +230,10 @@ static void daemon_forgive_stop(struct daemon *daemon, uint64_t now_ns) {
 
 static void daemon_tick(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
+    if (daemon->warm.running) {
+        warm_extend(&daemon->warm);
+        return;
+    }
     daemon_forgive_stop(daemon, uv_hrtime());
     if (feed_reap(&daemon->feed) > 0) {
         log_line(LOG_DEBUG, "reader", "reads were done that nobody had announced");
@@ -242,103 +271,12 @@ static void daemon_reload(uv_signal_t *handle, int number) {
 
 /* Start: each step leaves what daemon_close can undo, whatever came after it. */
 
-static int daemon_open_corpus(struct daemon *daemon, struct error *error) {
-    const struct config *config = daemon->config;
-    int code = catalog_open(config->datasets, config->dataset_count, &daemon->catalog, error);
-    if (code == 0) {
-        code = catalog_fingerprint(daemon->catalog, config->dataset_job_count, daemon->fingerprint,
-                                   error);
-    }
-    if (code == 0) {
-        code = corpus_source_init(&daemon->source, daemon->catalog, &config->source, error);
-    }
-    if (code == 0) {
-        daemon->schedule = schedule_create(config->sections, config->section_count,
-                                           &daemon->source.source, error);
-        code = daemon->schedule == NULL ? error->code : 0;
-    }
-    return code;
-}
-
-static int daemon_identify(struct daemon *daemon, struct error *error) {
-    int code = job_identity_init(&daemon->identity, DAEMON_VERSION_TEXT, daemon->config,
-                                 daemon->catalog, error);
-    memcpy(daemon->job.job_digest, daemon->identity.job_digest, sizeof daemon->job.job_digest);
-    return code;
-}
-
 /* What the profile does not say of this mesh is no reason not to serve. */
 static void daemon_log_profile(const struct config *config) {
     if (config->profile_warning[0] != '\0') {
         log_line(LOG_WARNING, "config", "latency profile %s: %s", config->profile_path,
                  config->profile_warning);
     }
-}
-
-static int daemon_fork(struct daemon *daemon, const struct store_job *job, struct error *error) {
-    uint64_t replanned;
-    int code = recover_fork(daemon->store, job, daemon->schedule, &daemon->source,
-                            DAEMON_UNDURABLE_MAX, &replanned, error);
-    if (code == 1) {
-        log_line(LOG_NOTICE, "config",
-                 "the job goes on by other sections step=%" PRIu64 " planned_anew=%" PRIu64,
-                 store_fork(daemon->store), replanned);
-    }
-    return code < 0 ? code : 0;
-}
-
-static int daemon_open_store(struct daemon *daemon, struct error *error) {
-    int code = daemon_identify(daemon, error);
-    if (code < 0) {
-        return code;
-    }
-    uint32_t count = daemon->config->dataset_count;
-    struct store_dataset *datasets = calloc(count, sizeof *datasets);
-    struct store_job job = {.plan_text = daemon->identity.plan_text,
-                            .version = DAEMON_VERSION_TEXT,
-                            .datasets = datasets,
-                            .dataset_count = count,
-                            .dataset_job_count = daemon->config->dataset_job_count};
-    code = datasets == NULL ? error_set(error, -ENOMEM, "out of memory")
-                            : job_datasets(daemon->catalog, count, datasets, error);
-    if (code < 0) {
-        free(datasets);
-        return code;
-    }
-    memcpy(job.job_digest, daemon->identity.job_digest, sizeof job.job_digest);
-    log_line(LOG_INFO, "store", "opening directory=%s sqlite=%s", daemon->config->state_dir,
-             store_library_version());
-    code = store_open(daemon->config->state_dir, &job, &daemon->store, error);
-    if (code == 0) {
-        code = daemon_fork(daemon, &job, error);
-    }
-    free(datasets);
-    if (code == 0) {
-        code = FAILPOINT_ERROR(store_opened, error);
-    }
-    return code < 0 ? code
-                    : recover(daemon->store, daemon->schedule, &daemon->source, &daemon->recovered,
-                              error);
-}
-
-/* How files are read: manifests first, for they are what makes the rest sure. */
-static int daemon_prepare_files(struct daemon *daemon, struct error *error) {
-    const struct config *config = daemon->config;
-    struct error why;
-    int manifests = catalog_use_manifests(daemon->catalog, config->reader_manifest, error);
-    if (manifests < 0) {
-        return manifests;
-    }
-    uint32_t direct = catalog_read_direct(daemon->catalog, config->reader_direct, &why);
-    if (why.code < 0) {
-        log_line(LOG_WARNING, "reader",
-                 "reading through the page cache what cannot be read past "
-                 "it: %s",
-                 why.text);
-    }
-    log_line(LOG_INFO, "reader", "files datasets=%u direct=%u manifests=%d",
-             catalog_count(daemon->catalog), direct, manifests);
-    return 0;
 }
 
 static int daemon_open_reader(struct daemon *daemon, struct error *error) {
@@ -384,10 +322,7 @@ static int daemon_open_slab(struct daemon *daemon, struct error *error) {
     if (code < 0) {
         return code;
     }
-    code = daemon_prepare_files(daemon, error);
-    if (code == 0) {
-        code = daemon_open_reader(daemon, error);
-    }
+    code = daemon_open_reader(daemon, error);
     if (code < 0) {
         return code;
     }
@@ -423,7 +358,6 @@ static int daemon_open_world(struct daemon *daemon, struct error *error) {
         return error_set(error, code, "out of memory for measured times");
     }
     (void)snprintf(daemon->data_path, sizeof daemon->data_path, "%s.data", config->socket_path);
-    daemon->job.version = DAEMON_VERSION_TEXT;
     daemon->job.data_path = daemon->data_path;
     daemon->job.begin_step = phase->begin;
     daemon->job.end_step = phase->end;
@@ -440,14 +374,6 @@ static int daemon_open_world(struct daemon *daemon, struct error *error) {
     if (rewind_open(&daemon->rewind, daemon, config->connections_max) < 0) {
         return error_set(error, -ENOMEM, "out of memory");
     }
-    daemon->world = (struct session_world){.ops = &turn_session_ops,
-                                           .job = &daemon->job,
-                                           .progress = &daemon->progress,
-                                           .roster = &daemon->roster,
-                                           .generation = &daemon->generation,
-                                           .measured = &daemon->measured,
-                                           .packed = &daemon->packed,
-                                           .arena = &daemon->arena};
     daemon->progress.claimable_step = daemon->recovered.steps_end + DAEMON_UNDURABLE_MAX;
     daemon->planned_end = daemon->recovered.committed_step;
     daemon->rows_end = daemon->recovered.steps_end;
@@ -479,10 +405,20 @@ static int daemon_start_threads(struct daemon *daemon, struct error *error) {
 }
 
 static int daemon_open_server(struct daemon *daemon, struct error *error) {
+    daemon->job.version = DAEMON_VERSION_TEXT;
+    daemon->progress.warming = true;
+    daemon->world = (struct session_world){.ops = &turn_session_ops,
+                                           .job = &daemon->job,
+                                           .progress = &daemon->progress,
+                                           .roster = &daemon->roster,
+                                           .generation = &daemon->generation,
+                                           .measured = &daemon->measured,
+                                           .packed = &daemon->packed,
+                                           .arena = &daemon->arena};
     daemon->server = (struct server){.loop = &daemon->loop,
                                      .config = daemon->config,
                                      .world = &daemon->world,
-                                     .slab_fd = daemon->slab.memory.fd,
+                                     .slab_fd = -1,
                                      .metrics = daemon->metrics,
                                      .touched = daemon_touched,
                                      .context = daemon};
@@ -501,10 +437,7 @@ static void daemon_start_signals(struct daemon *daemon) {
     (void)uv_signal_init(&daemon->loop, &daemon->interrupt);
     daemon_adopt(daemon, &daemon->interrupt);
     (void)uv_signal_start(&daemon->interrupt, daemon_signalled, SIGINT);
-    (void)uv_signal_init(&daemon->loop, &daemon->reload);
-    daemon_adopt(daemon, &daemon->reload);
-    (void)uv_signal_start(&daemon->reload, daemon_reload, SIGHUP);
-    daemon_take_signals();
+    daemon_take_signals(false);
 }
 
 static void daemon_start_timers(struct daemon *daemon) {
@@ -531,12 +464,6 @@ static int daemon_start_loop(struct daemon *daemon, struct error *error) {
         return error_set(error, code, "event loop: %s", uv_strerror(code));
     }
     daemon_adopt(daemon, &daemon->woken);
-    code = uv_poll_init(&daemon->loop, &daemon->readable, daemon->reader->event_fd);
-    if (code < 0) {
-        return error_set(error, code, "event loop: %s", uv_strerror(code));
-    }
-    daemon_adopt(daemon, &daemon->readable);
-    (void)uv_poll_start(&daemon->readable, UV_READABLE, daemon_readable);
     (void)uv_prepare_init(&daemon->loop, &daemon->turn);
     daemon_adopt(daemon, &daemon->turn);
     (void)uv_prepare_start(&daemon->turn, daemon_turn);
@@ -563,11 +490,36 @@ static int daemon_open_http(struct daemon *daemon, struct error *error) {
     return strcmp(options.listen, "off") == 0 ? 0 : http_open(&options, &daemon->http, error);
 }
 
+/* What the loop needs to say how it is, then all the rest goes on behind it. */
 static int daemon_open(struct daemon *daemon, struct error *error) {
-    int code = daemon_open_corpus(daemon, error);
+    int code = store_lock(daemon->config->state_dir, true, &daemon->store, error);
     if (code == 0) {
-        code = daemon_open_store(daemon, error);
+        code = daemon_start_loop(daemon, error);
     }
+    if (code == 0) {
+        code = daemon_open_server(daemon, error);
+    }
+    if (code == 0) {
+        code = daemon_open_http(daemon, error);
+    }
+    return code < 0 ? code : warm_start(&daemon->warm, daemon, error);
+}
+
+static int daemon_start_reading(struct daemon *daemon, struct error *error) {
+    int code = uv_poll_init(&daemon->loop, &daemon->readable, daemon->reader->event_fd);
+    if (code < 0) {
+        return error_set(error, code, "event loop: %s", uv_strerror(code));
+    }
+    daemon_adopt(daemon, &daemon->readable);
+    (void)uv_poll_start(&daemon->readable, UV_READABLE, daemon_readable);
+    (void)uv_signal_init(&daemon->loop, &daemon->reload);
+    daemon_adopt(daemon, &daemon->reload);
+    (void)uv_signal_start(&daemon->reload, daemon_reload, SIGHUP);
+    return 0;
+}
+
+static int daemon_open_rest(struct daemon *daemon, struct error *error) {
+    int code = warm_finish(&daemon->warm, error);
     if (code == 0) {
         code = daemon_open_slab(daemon, error);
     }
@@ -575,15 +527,33 @@ static int daemon_open(struct daemon *daemon, struct error *error) {
         code = daemon_open_world(daemon, error);
     }
     if (code == 0) {
-        code = daemon_start_loop(daemon, error);
+        code = daemon_start_reading(daemon, error);
     }
-    if (code == 0) {
-        code = daemon_start_threads(daemon, error);
+    return code < 0 ? code : daemon_start_threads(daemon, error);
+}
+
+/* The corpus and the store are open: ranks are served from here on, or it ends. */
+static void daemon_warmed(struct daemon *daemon) {
+    struct error error = {0};
+    int code = daemon_open_rest(daemon, &error);
+    if (code < 0) {
+        daemon->exit_code = daemon_exit_code(code);
+        log_line(LOG_ERR, "daemon", "cannot start: %s exit=%d", error.text, daemon->exit_code);
+        uv_stop(&daemon->loop);
+        return;
     }
-    if (code == 0) {
-        code = daemon_open_server(daemon, error);
-    }
-    return code < 0 ? code : daemon_open_http(daemon, error);
+    daemon->server.slab_fd = daemon->slab.memory.fd;
+    daemon->progress.warming = false;
+    daemon->ticked_ns = uv_hrtime();
+    daemon->dirty = true;
+    daemon_log_profile(config_at(daemon->config, daemon->roster.committed_step));
+    log_line(LOG_NOTICE, "daemon",
+             "serving socket=%s step=%" PRIu64 " slots=%u slab_bytes=%" PRIu64 " pages=%s",
+             daemon->config->socket_path, daemon->roster.committed_step,
+             daemon->slab.replicas * daemon->slab.replica_slots, slab_bytes(&daemon->slab),
+             slab_pages_name(daemon->slab.memory.pages));
+    notify_send("READY=1\nSTATUS=serving");
+    daemon_take_signals(true);
 }
 
 static void daemon_walk_close(uv_handle_t *handle, void *context) {
@@ -596,6 +566,7 @@ static void daemon_walk_close(uv_handle_t *handle, void *context) {
 /* From the outside in, threads before the handle that they wake; fine for a daemon that came up
  * only halfway. */
 static int daemon_close(struct daemon *daemon, struct error *error) {
+    warm_cancel(&daemon->warm);
     server_close(&daemon->server);
     http_close(daemon->http);
     ahead_stop(daemon->ahead);
@@ -642,14 +613,6 @@ static int daemon_serve(struct daemon *daemon) {
         daemon->exit_code = daemon_exit_code(code);
         log_line(LOG_ERR, "daemon", "cannot start: %s exit=%d", error.text, daemon->exit_code);
     } else {
-        daemon_log_profile(config_at(daemon->config, daemon->roster.committed_step));
-        log_line(LOG_NOTICE, "daemon",
-                 "serving socket=%s step=%" PRIu64 " slots=%u slab_bytes=%" PRIu64 " pages=%s",
-                 daemon->config->socket_path, daemon->roster.committed_step,
-                 daemon->slab.replicas * daemon->slab.replica_slots, slab_bytes(&daemon->slab),
-                 slab_pages_name(daemon->slab.memory.pages));
-        daemon->dirty = true;
-        notify_send("READY=1\nSTATUS=serving");
         (void)uv_run(&daemon->loop, UV_RUN_DEFAULT);
     }
     code = daemon_close(daemon, &error);

@@ -1,7 +1,8 @@
 /* daemon: owns all parts, starts them in order and stops them in reverse.
  *
  * Three threads of ours: the loop (everything in this file unless said), the planner (ahead.c) and
- * the store (memo.c); the reader brings its own. They meet in two places: results are taken from
+ * the store (memo.c); the reader brings its own. Before these, one more opens corpus and store
+ * (warm.c) while the loop already says how it is. They meet in two places: results are taken from
  * ahead and memo after `woken`, wishes go the other way under their mutexes. Loop callbacks only
  * note facts and set `dirty`; turn.c draws the conclusions once per round of the loop. */
 #ifndef BALLAST_DAEMON_DAEMON_H
@@ -22,6 +23,7 @@
 #include "daemon/rewind.h"
 #include "daemon/samples.h"
 #include "daemon/server.h"
+#include "daemon/warm.h"
 
 #define DAEMON_EXIT_USAGE    2
 #define DAEMON_EXIT_DATA     65 /* the state or the corpus is damaged, or of a newer format */
@@ -31,6 +33,7 @@
 #define DAEMON_PLANS_MORE    64u        /* plans in memory beside ahead_steps, at most */
 #define DAEMON_PLANS_BYTES   (8u << 20) /* ... and each of the three counts fits this much */
 #define DAEMON_REPLAYS_MAX   64u
+#define DAEMON_VERSION_TEXT  "ballastd " BALLAST_VERSION
 #define DAEMON_STOP_NS       8000000000ull /* to make pending commits durable */
 
 struct daemon_options {
@@ -85,6 +88,7 @@ struct daemon {
     uint64_t ticked_ns; /* when `tick` last came */
     bool dirty;         /* something happened since the last turn */
 
+    struct warm warm; /* while it runs, most of the rest is not there yet */
     struct ahead *ahead;
     struct memo *memo;
     struct slab slab;

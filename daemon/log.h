@@ -4,7 +4,8 @@
  *
  * To stderr. When stderr is the journal, as an entry with fields (journal.h) instead; with "<N>" in
  * front, which journald turns into priorities, should that not be possible. At most LOG_BURST lines
- * a second from one call site; what was left out is said with the next line. Loop thread only. */
+ * a second from one call site; what was left out is said with the next line. Loop thread, and
+ * warm.c's. */
 #ifndef BALLAST_DAEMON_LOG_H
 #define BALLAST_DAEMON_LOG_H
 

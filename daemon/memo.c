@@ -3,10 +3,10 @@
 
 #include "daemon/clock.h"
 #include "daemon/failpoint.h"
+#include "daemon/thread.h"
 
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -461,15 +461,6 @@ static void *memo_run(void *argument) {
 
 /* Loop thread */
 
-static int memo_spawn(struct memo *memo) {
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    int code = pthread_create(&memo->thread, NULL, memo_run, memo);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return -code;
-}
-
 static void memo_free(struct memo *memo) {
     memo_group_free(&memo->gathered);
     plan_state_destroy(memo->scratch);
@@ -508,7 +499,7 @@ int memo_start(struct store *store, const struct memo_options *options, void (*w
     (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&memo->changed, &monotonic);
     (void)pthread_condattr_destroy(&monotonic);
-    int code = memo_spawn(memo);
+    int code = thread_start(&memo->thread, memo_run, memo);
     if (code < 0) {
         memo_free(memo);
         return error_set(error, code, "store thread: %s", strerror(-code));

@@ -165,6 +165,10 @@ static void session_call_loader(struct session *session, const struct session_ca
     if (!session->peer.may_serve) {
         session_deny(session, call->stream, "be served", "add it to daemon.allow_uids",
                      "use a certificate with a name in listen.serve_names");
+    } else if (session->world->progress->warming) {
+        session->greeted = true;
+        session_refuse(session, call->stream, STATUS_UNAVAILABLE,
+                       "the daemon is warming up: it opens its corpus; try again");
     } else if (loader_call(session, call, now_ns)) {
         session->greeted = true;
     }

@@ -82,6 +82,7 @@ struct session_progress {
     uint64_t durable_committed_step; /* committed_step as the store has it */
     bool full;                       /* the state's disk is: nothing becomes durable */
     bool stopping;                   /* nothing new is begun */
+    bool warming;                    /* the corpus is being opened: nothing is known yet */
     bool moving; /* a generation is being stored: nothing of the old one goes on */
 };
 

@@ -95,6 +95,11 @@ static inline void store_step_init(struct store_step *step, const struct step_pl
 int store_open(const char *state_dir, const struct store_job *job, struct store **out,
                struct error *error);
 
+/* The same in two: the folder and its lock, then what is in it. After a failed store_attach only
+ * store_close is left to do. */
+int store_lock(const char *state_dir, bool create, struct store **out, struct error *error);
+int store_attach(struct store *store, const struct store_job *job, struct error *error);
+
 /* First step from which the job's history (history.h) differs from the stored one, none of whose
  * steps from there on is committed; UINT64_MAX: they agree. */
 uint64_t store_fork(const struct store *store);

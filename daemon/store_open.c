@@ -218,7 +218,8 @@ static int store_claim(struct store *store, const struct store_job *job,
     return code;
 }
 
-static int store_attach(struct store *store, const struct store_job *job, struct error *error) {
+static int store_attach_checked(struct store *store, const struct store_job *job,
+                                struct error *error) {
     struct state_file file;
     struct state_mark mark;
     int marked = state_dir_read_mark(&store->dir, &mark, error);
@@ -242,24 +243,40 @@ static int store_attach(struct store *store, const struct store_job *job, struct
     return code == 0 && job != NULL ? store_claim(store, job, marked ? &mark : NULL, error) : code;
 }
 
-int store_open(const char *state_dir, const struct store_job *job, struct store **out,
-               struct error *error) {
+int store_lock(const char *state_dir, bool create, struct store **out, struct error *error) {
     struct store *store = calloc(1, sizeof *store);
     if (store == NULL) {
         return error_set(error, -ENOMEM, "open the store: out of memory");
     }
     store->dir = STATE_DIR_CLOSED;
     store->fork = UINT64_MAX;
-    int code = state_dir_open(state_dir, job != NULL, &store->dir, error);
+    int code = state_dir_open(state_dir, create, &store->dir, error);
+    if (code < 0) {
+        store_close(store);
+        return code;
+    }
+    *out = store;
+    return 0;
+}
+
+int store_attach(struct store *store, const struct store_job *job, struct error *error) {
+    int code = store_attach_checked(store, job, error);
+    if (code == 0 && job != NULL) {
+        state_dir_keep_reserve(&store->dir);
+    }
+    return code;
+}
+
+int store_open(const char *state_dir, const struct store_job *job, struct store **out,
+               struct error *error) {
+    struct store *store = NULL;
+    int code = store_lock(state_dir, job != NULL, &store, error);
     if (code == 0) {
         code = store_attach(store, job, error);
     }
     if (code < 0) {
         store_close(store);
         return code;
-    }
-    if (job != NULL) {
-        state_dir_keep_reserve(&store->dir);
     }
     *out = store;
     return 0;

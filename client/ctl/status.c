@@ -24,6 +24,9 @@ static void print_warnings(const Ballast__V1__StatusResponse *status) {
 static void print_daemon(const Ballast__V1__StatusResponse *status) {
     printf("daemon   %s, version %s, up %s, generation %" PRIu64 "\n", status->state,
            status->version, units_age(status->uptime_ms).text, status->generation);
+    if (strcmp(status->state, "warming") == 0 && status->warming_percent > 0) {
+        printf("warming  %u %% of the corpus is open\n", status->warming_percent);
+    }
     printf("job      %s, latency profile %s, reads by %s\n",
            units_digest(status->job_digest.data, status->job_digest.len).text, status->profile,
            status->io_backend[0] != '\0' ? status->io_backend : "-");
@@ -134,7 +137,8 @@ int ctl_health(struct ctl *ctl, int argc, char **argv) {
     }
     if (strcmp(status->state, "warming") == 0) {
         return error_set(&ctl->error, -ECONNREFUSED,
-                         "the daemon is warming up: it opens its corpus or replays; ask again");
+                         "the daemon is warming up: %u %% of its corpus is open; ask again",
+                         status->warming_percent);
     }
     if (status->seeking != NULL) {
         return error_set(&ctl->error, -ECONNREFUSED,

@@ -1,6 +1,7 @@
-/* faulty_machine: preloaded into the programs under test: syncs that fail or are slow and a wall
- * clock that is wrong, as the files `sync` (exists), `slow` (milliseconds) and `clock` (seconds) in
- * $BALLAST_TEST_MACHINE say at each call. CLOCK_MONOTONIC stays right, as it does on a machine
+/* faulty_machine: preloaded into the programs under test: syncs that fail or are slow, reads that
+ * stand still and a wall clock that is wrong, as the files `sync` (exists), `slow` (milliseconds),
+ * `gate` (large reads that pass; the next one waits until the file is gone) and `clock` (seconds)
+ * in $BALLAST_TEST_MACHINE say at each call. CLOCK_MONOTONIC stays right, as it does on a machine
  * whose clock is set. */
 #include <errno.h>
 #include <fcntl.h>
@@ -35,6 +36,29 @@ static int machine_sync(long call, int fd) {
     }
     (void)usleep((useconds_t)(machine_file("slow", &fails) * 1000));
     return (int)syscall(call, fd);
+}
+
+#define LARGE_BYTES 32768u
+
+static ssize_t machine_pread(int fd, void *to, size_t count, off_t offset) {
+    static _Atomic long passed;
+    int shut = 0;
+    long may_pass = count >= LARGE_BYTES ? machine_file("gate", &shut) : 0;
+    if (shut && ++passed > may_pass) {
+        while (shut) {
+            (void)usleep(2000);
+            (void)machine_file("gate", &shut);
+        }
+    }
+    return syscall(SYS_pread64, fd, to, count, offset);
+}
+
+ssize_t pread(int fd, void *to, size_t count, off_t offset) {
+    return machine_pread(fd, to, count, offset);
+}
+
+ssize_t pread64(int fd, void *to, size_t count, off_t offset) {
+    return machine_pread(fd, to, count, offset);
 }
 
 int fsync(int fd) {
