@@ -64,6 +64,9 @@ static Ballast__V1__RankStatus *admin_rank(struct arena *arena, const struct mem
     out->uid = member->uid;
     out->step = member->step;
     out->credits = member->credits;
+    out->lease_ms = member->connected || now_ns >= member->lease_end_ns
+                        ? 0
+                        : (member->lease_end_ns - now_ns) / 1000000;
     out->waiting_ms = member->waiting_ns == 0 ? 0 : (now_ns - member->waiting_ns) / 1000000;
     out->waits = member->waits;
     out->waited_ns = member->waited_ns;
@@ -71,8 +74,9 @@ static Ballast__V1__RankStatus *admin_rank(struct arena *arena, const struct mem
     return out;
 }
 
-static bool admin_ranks(const struct roster *roster, struct arena *arena,
+static bool admin_ranks(const struct daemon *daemon, struct arena *arena,
                         Ballast__V1__StatusResponse *out) {
+    const struct roster *roster = &daemon->roster;
     uint64_t now_ns = uv_hrtime();
     out->ranks = arena_array(arena, roster->count, sizeof *out->ranks);
     for (uint32_t i = 0; out->ranks != NULL && i < roster->count; i++) {
@@ -80,10 +84,12 @@ static bool admin_ranks(const struct roster *roster, struct arena *arena,
         if (!member->seen || !roster_live(member, now_ns)) {
             continue;
         }
-        out->ranks[out->n_ranks] = admin_rank(arena, member, now_ns);
-        if (out->ranks[out->n_ranks++] == NULL) {
+        Ballast__V1__RankStatus *rank = admin_rank(arena, member, now_ns);
+        if (rank == NULL) {
             return false;
         }
+        rank->batches = metrics_rank(daemon->metrics, i)->batches;
+        out->ranks[out->n_ranks++] = rank;
     }
     return out->ranks != NULL;
 }
@@ -187,6 +193,29 @@ static bool admin_warnings(const struct daemon *daemon, struct arena *arena,
     return out->warnings != NULL;
 }
 
+/* Reads and store; false: out of memory. */
+static bool admin_storage(const struct daemon *daemon, struct arena *arena,
+                          Ballast__V1__StatusResponse *out) {
+    Ballast__V1__ReadStatus *reads = message_create(arena, &ballast__v1__read_status__descriptor);
+    Ballast__V1__StoreStatus *store = message_create(arena, &ballast__v1__store_status__descriptor);
+    if (reads == NULL || store == NULL) {
+        return false;
+    }
+    reads->documents = daemon->metrics->documents_read;
+    reads->bytes = daemon->metrics->bytes_read;
+    for (uint32_t i = 0; i < METRICS_READ_ERRORS; i++) {
+        reads->errors += daemon->metrics->read_errors[i];
+    }
+    reads->slots = daemon->slab.replicas * daemon->slab.replica_slots;
+    reads->slots_used = daemon->slab.used;
+    reads->slots_ready = (uint32_t)feed_depth(&daemon->feed).batches;
+    store->wal_bytes = daemon->stored.wal_bytes;
+    store->commit_ns = daemon->stored.commit_ns;
+    out->reads = reads;
+    out->store = store;
+    return true;
+}
+
 static void admin_seeking(const struct daemon *daemon, Ballast__V1__Seeking *out) {
     const struct memo_generation *next = &daemon->rewind.next;
     out->step = next->step;
@@ -224,7 +253,8 @@ static void admin_status(struct admin *admin, struct session *session, uint32_t 
     out.n_datasets = catalog_count(daemon->catalog);
     out.datasets = admin_datasets(daemon, arena, state);
     bool built = out.datasets != NULL && admin_status_steps(daemon, arena, &out) &&
-                 admin_ranks(&daemon->roster, arena, &out) && admin_warnings(daemon, arena, &out);
+                 admin_ranks(daemon, arena, &out) && admin_warnings(daemon, arena, &out) &&
+                 admin_storage(daemon, arena, &out);
     session_answer(session, stream, built ? &out.base : NULL);
 }
 

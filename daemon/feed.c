@@ -307,3 +307,20 @@ enum session_answer feed_take(struct feed *feed, uint32_t replica, const struct 
                                     .payload_hash = slot->payload_hash};
     return SESSION_READY;
 }
+
+struct feed_depth feed_depth(const struct feed *feed) {
+    const struct slab *slab = feed->slab;
+    struct feed_depth depth = {0};
+    for (uint32_t replica = 0; slab != NULL && replica < slab->replicas; replica++) {
+        uint64_t first = 0;
+        (void)roster_slowest(feed->roster, replica, &first);
+        for (uint32_t i = 0; i < slab->replica_slots; i++) {
+            const struct slot *slot = &slab->slots[replica * slab->replica_slots + i];
+            if (slot->state == SLOT_READY && slot->position >= first) {
+                depth.batches++;
+                depth.bytes += slot->payload_bytes;
+            }
+        }
+    }
+    return depth;
+}

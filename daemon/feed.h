@@ -56,6 +56,12 @@ void feed_schedule(struct feed *feed);
 /* Takes in the reads that are done; how many. */
 uint32_t feed_reap(struct feed *feed);
 
+/* What is read and stands before the slowest rank of its replica. Nothing before feed_open. */
+struct feed_depth {
+    uint64_t batches, bytes;
+};
+struct feed_depth feed_depth(const struct feed *feed);
+
 /* session_ops.take: the slot of a micro-batch, held on SESSION_READY. */
 enum session_answer feed_take(struct feed *feed, uint32_t replica, const struct step_plan *plan,
                               uint32_t micro_batch, bool subscribed, bool last,

@@ -106,30 +106,8 @@ static void scrape_reads(const struct daemon *daemon, struct exposition *out) {
     exposition_histogram(out, "", &metrics->read);
 }
 
-struct scrape_depth {
-    uint64_t batches, bytes;
-};
-
-/* What is read and stands before the slowest rank of its replica. */
-static struct scrape_depth scrape_depth(const struct daemon *daemon) {
-    const struct slab *slab = &daemon->slab;
-    struct scrape_depth depth = {0};
-    for (uint32_t replica = 0; slab->slots != NULL && replica < slab->replicas; replica++) {
-        uint64_t first = 0;
-        (void)roster_slowest(&daemon->roster, replica, &first);
-        for (uint32_t i = 0; i < slab->replica_slots; i++) {
-            const struct slot *slot = &slab->slots[replica * slab->replica_slots + i];
-            if (slot->state == SLOT_READY && slot->position >= first) {
-                depth.batches++;
-                depth.bytes += slot->payload_bytes;
-            }
-        }
-    }
-    return depth;
-}
-
 static void scrape_slab(const struct daemon *daemon, struct exposition *out) {
-    struct scrape_depth depth = scrape_depth(daemon);
+    struct feed_depth depth = feed_depth(&daemon->feed);
     exposition_single(out, "ballast_queue_depth_batches", "gauge",
                       "Micro-batches that are read and wait for ranks.", depth.batches, 0);
     exposition_single(out, "ballast_prefetch_bytes", "gauge", "Their bytes.", depth.bytes, 0);

@@ -54,6 +54,7 @@ struct command {
 };
 
 int ctl_status(struct ctl *ctl, int argc, char **argv);
+int ctl_top(struct ctl *ctl, int argc, char **argv);
 int ctl_health(struct ctl *ctl, int argc, char **argv);
 int ctl_drain(struct ctl *ctl, int argc, char **argv);
 int ctl_queues(struct ctl *ctl, int argc, char **argv);

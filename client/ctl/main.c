@@ -40,6 +40,11 @@ static const struct command commands[] = {
      ctl_config},
     {"health", "one line and an exit code, for probes",
      "  ballastctl health --timeout 2s || echo 'not serving'\n", ctl_health},
+    {"top", "live: ranks, waits, queues, balance, reads, store",
+     "  ballastctl top                             q quits\n"
+     "  ballastctl top --interval 5s\n"
+     "  ballastctl top --once\n",
+     ctl_top},
     {"drain", "plan no further step; serve those planned, then end",
      "  ballastctl drain\n"
      "  ballastctl health                          draining, finished\n",
