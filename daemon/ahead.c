@@ -3,6 +3,7 @@
 
 #include "daemon/clock.h"
 #include "daemon/failpoint.h"
+#include "daemon/heartbeat.h"
 #include "daemon/thread.h"
 
 #include <pthread.h>
@@ -37,6 +38,9 @@ struct ahead {
     uint8_t *restart; /* encoded state to go on from, NULL: none */
     size_t restart_bytes;
 
+    struct heartbeat heartbeat; /* the planner's */
+    /* Loop thread only: what ahead_stuck saw last. */
+    uint64_t looked_step, looked_ns;
     /* Planner thread only. */
     struct plan_state *state;
     struct plan_state *scratch;
@@ -258,7 +262,9 @@ static void *ahead_run(void *argument) {
             ahead_give_up(ahead);
             break;
         }
+        heartbeat_begin(&ahead->heartbeat);
         ahead_work(ahead, result);
+        heartbeat_end(&ahead->heartbeat);
     }
     (void)pthread_mutex_unlock(&ahead->mutex);
     return NULL;
@@ -376,6 +382,16 @@ int ahead_reach(struct ahead *ahead, uint64_t step, const struct replay_row *row
 
 uint64_t ahead_reaching(const struct ahead *ahead) {
     return atomic_load(&ahead->replay.at);
+}
+
+bool ahead_stuck(struct ahead *ahead, uint64_t now_ns, uint64_t limit_ns) {
+    uint64_t step = ahead_reaching(ahead);
+    if (step != ahead->looked_step) {
+        ahead->looked_step = step;
+        ahead->looked_ns = now_ns;
+    }
+    return heartbeat_stuck(&ahead->heartbeat, now_ns, limit_ns) &&
+           now_ns - ahead->looked_ns > limit_ns;
 }
 
 void ahead_reach_cancel(struct ahead *ahead) {

@@ -67,6 +67,9 @@ int ahead_reach(struct ahead *ahead, uint64_t step, const struct replay_row *row
 uint64_t ahead_reaching(const struct ahead *ahead);
 void ahead_reach_cancel(struct ahead *ahead);
 
+/* Whether the thread has been at one step for longer than the limit. Loop thread. */
+bool ahead_stuck(struct ahead *ahead, uint64_t now_ns, uint64_t limit_ns);
+
 /* Goes on planning the stream from another encoded state (taken, also on failure): what was planned
  * and not taken is dropped, the end is forgotten, nothing is planned before ahead_extend. A state
  * that does not fit gives AHEAD_FAILED. Any thread. */

@@ -250,10 +250,32 @@ static void daemon_tick(uv_timer_t *timer) {
     daemon->dirty = true;
 }
 
+/* Who has been at one thing for longer than the service manager would wait; NULL: nobody. */
+static const char *daemon_stuck(struct daemon *daemon) {
+    uint64_t now_ns = uv_hrtime();
+    uint64_t limit_ns = NOTIFY_WATCHDOG_PINGS * notify_watchdog_ms() * 1000000u;
+    if (daemon->warm.running || daemon->memo == NULL || daemon->ahead == NULL) {
+        return NULL;
+    }
+    if (daemon->stored.failed) {
+        return "the store has failed";
+    }
+    if (memo_stuck(daemon->memo, now_ns, limit_ns)) {
+        return "a commit does not end";
+    }
+    if (ahead_stuck(daemon->ahead, now_ns, limit_ns)) {
+        return "planning a step does not end";
+    }
+    return feed_stuck(&daemon->feed, now_ns, limit_ns) ? "no read comes back" : NULL;
+}
+
+/* Not fed while a part is stuck: then the service manager restarts all of it. */
 static void daemon_watchdog(uv_timer_t *timer) {
-    const struct daemon *daemon = timer->data;
-    if (!daemon->stored.failed) {
+    const char *stuck = daemon_stuck(timer->data);
+    if (stuck == NULL) {
         notify_send("WATCHDOG=1");
+    } else {
+        log_line(LOG_ERR, "daemon", "the watchdog is not fed: %s", stuck);
     }
 }
 

@@ -115,7 +115,9 @@ static void feed_read(struct feed *feed, struct tokens_target *targets, bool exa
         return;
     }
     feed->idle = job->next;
-    feed->reading++;
+    if (feed->reading++ == 0) {
+        feed->progress_ns = clock_ns();
+    }
     job->start_ns = clock_ns();
 }
 
@@ -141,6 +143,7 @@ static void feed_job_done(struct feed *feed, struct feed_job *job) {
     job->next = feed->idle;
     feed->idle = job;
     feed->reading--;
+    feed->progress_ns = clock_ns();
     for (struct tokens_target *next; target != NULL; target = next) {
         next = target->next;
         target->next = NULL;
@@ -323,4 +326,8 @@ struct feed_depth feed_depth(const struct feed *feed) {
         }
     }
     return depth;
+}
+
+bool feed_stuck(const struct feed *feed, uint64_t now_ns, uint64_t limit_ns) {
+    return feed->reading > 0 && now_ns > feed->progress_ns && now_ns - feed->progress_ns > limit_ns;
 }

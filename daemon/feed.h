@@ -40,6 +40,7 @@ struct feed {
     struct feed_job *idle;   /* of these, a list */
     bool *held_up;           /* per replica: what is needed next found no slot */
     uint32_t reading;        /* jobs in flight */
+    uint64_t progress_ns;    /* when one was begun with none in flight, or came back */
     uint64_t wanted_bytes;   /* of files, since open */
     uint64_t read_bytes;     /* with the gaps between what was wanted */
 };
@@ -55,6 +56,9 @@ void feed_schedule(struct feed *feed);
 
 /* Takes in the reads that are done; how many. */
 uint32_t feed_reap(struct feed *feed);
+
+/* Whether reads are in flight of which none has come back for longer than the limit. */
+bool feed_stuck(const struct feed *feed, uint64_t now_ns, uint64_t limit_ns);
 
 /* What is read and stands before the slowest rank of its replica. Nothing before feed_open. */
 struct feed_depth {

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 struct entry {
     char *out;
@@ -59,6 +60,38 @@ size_t journal_entry(int level, const char *component, const char *text, char *o
         }
         word += strcspn(word, " ");
     }
+    return entry.used;
+}
+
+/* Without its pairs, and without the blank before them. */
+static size_t sentence_chars(const char *sentence) {
+    size_t chars = 0;
+    for (const char *word = sentence; *word != '\0' && key_chars(word) == 0;) {
+        const char *end = word + strcspn(word, " ");
+        chars = (size_t)(end - sentence);
+        word = end + strspn(end, " ");
+    }
+    return chars;
+}
+
+void journal_message_id(const char *component, const char *sentence, char out[33]) {
+    char text[256];
+    XXH128_canonical_t canonical;
+    int bytes = snprintf(text, sizeof text, "ballastd %s %.*s", component,
+                         (int)sentence_chars(sentence), sentence);
+    size_t count = bytes < (int)sizeof text ? (size_t)bytes : sizeof text - 1;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits(text, count));
+    for (size_t i = 0; i < sizeof canonical.digest; i++) {
+        (void)snprintf(out + 2 * i, 3, "%02x", canonical.digest[i]);
+    }
+}
+
+size_t journal_add_id(const char *component, const char *sentence, char *out, size_t used,
+                      size_t bytes) {
+    struct entry entry = {.out = out, .used = used, .bytes = bytes};
+    char id[33];
+    journal_message_id(component, sentence, id);
+    entry_add(&entry, "MESSAGE_ID=%s\n", id);
     return entry.used;
 }
 

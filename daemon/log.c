@@ -61,9 +61,12 @@ static bool log_admit(struct log_site *site) {
     return false;
 }
 
-static bool log_to_journal(int level, const char *component, const char *text) {
+/* A format that says nothing is a sentence that a part has made: its own text is the kind then. */
+static bool log_to_journal(int level, const char *component, const char *format, const char *text) {
+    const char *sentence = strcmp(format, "%s") == 0 ? text : format;
     char entry[LOG_ENTRY_BYTES];
     size_t bytes = journal_entry(level, component, text, entry, sizeof entry);
+    bytes = journal_add_id(component, sentence, entry, bytes, sizeof entry);
     return journal_send(JOURNAL_SOCKET, entry, bytes) == 0;
 }
 
@@ -84,7 +87,7 @@ void log_write(struct log_site *site, int level, const char *component, const ch
                        site->suppressed);
         site->suppressed = 0;
     }
-    if (log_journal && log_to_journal(level, component, text)) {
+    if (log_journal && log_to_journal(level, component, format, text)) {
         return;
     }
     if (log_journal) {

@@ -1,6 +1,7 @@
 /* ballastd: the command line. */
 #include "daemon/daemon.h"
 #include "daemon/failpoint.h"
+#include "daemon/journal.h"
 
 #include <argp.h>
 #include <malloc.h>
@@ -20,7 +21,14 @@ struct main_arguments {
     size_t override_count;
 };
 
-enum { KEY_CHECK_CONFIG = 1000, KEY_PRINT_CONFIG, KEY_SOCKET, KEY_STATE_DIR, KEY_FAILPOINTS };
+enum {
+    KEY_CHECK_CONFIG = 1000,
+    KEY_PRINT_CONFIG,
+    KEY_SOCKET,
+    KEY_STATE_DIR,
+    KEY_MESSAGE_ID,
+    KEY_FAILPOINTS
+};
 
 static const struct argp_option main_options[] = {
     {"config", 'c', "FILE", 0, "Read the configuration from FILE", 0},
@@ -31,6 +39,8 @@ static const struct argp_option main_options[] = {
      "Check the configuration and its datasets, then exit", 1},
     {"print-config", KEY_PRINT_CONFIG, NULL, 0,
      "Print an example with every key, its default and its reason, and exit", 1},
+    {"message-id", KEY_MESSAGE_ID, "COMPONENT:SENTENCE", 0,
+     "Print the journal's MESSAGE_ID of an event, as in 'session:rank connected', and exit", 1},
 #ifdef BALLAST_FAILPOINTS
     {"failpoints", KEY_FAILPOINTS, NULL, 0,
      "Print the points that $" FAILPOINT_ENVIRONMENT " may name, and exit", 1},
@@ -58,6 +68,19 @@ static void main_set(struct argp_state *state, char *text) {
     main_override(state, text, equals + 1);
 }
 
+static void main_print_message_id(struct argp_state *state, char *text) {
+    char id[33];
+    char *colon = strchr(text, ':');
+    if (colon == NULL) {
+        argp_error(state, "--message-id wants COMPONENT:SENTENCE, not '%s'", text);
+        return;
+    }
+    *colon = '\0';
+    journal_message_id(text, colon + 1, id);
+    (void)puts(id);
+    exit(0);
+}
+
 static error_t main_parse(int key, char *argument, struct argp_state *state) {
     struct main_arguments *arguments = state->input;
     switch (key) {
@@ -75,6 +98,9 @@ static error_t main_parse(int key, char *argument, struct argp_state *state) {
         break;
     case KEY_CHECK_CONFIG:
         arguments->action = MAIN_CHECK_CONFIG;
+        break;
+    case KEY_MESSAGE_ID:
+        main_print_message_id(state, argument);
         break;
     case KEY_PRINT_CONFIG:
         arguments->action = MAIN_PRINT_CONFIG;

@@ -3,6 +3,7 @@
 
 #include "daemon/clock.h"
 #include "daemon/failpoint.h"
+#include "daemon/heartbeat.h"
 #include "daemon/thread.h"
 
 #include <inttypes.h>
@@ -44,6 +45,7 @@ struct memo {
     struct plan_state *scratch; /* likewise */
     uint32_t exports_retained;
     struct metrics *metrics;
+    struct heartbeat heartbeat; /* the thread's */
     void (*wake)(void *context);
     void *context;
 
@@ -343,6 +345,7 @@ static void memo_wait_ms(struct memo *memo, uint64_t ms) {
 
 static void memo_wait_for_space(struct memo *memo, struct memo_group *group) {
     bool known = memo->progress.full;
+    heartbeat_end(&memo->heartbeat);
     memo_restore(memo, group);
     memo->progress.full = true;
     if (!known) {
@@ -439,7 +442,9 @@ static void memo_rest(struct memo *memo) {
     }
     memo_wait_ms(memo, MEMO_IDLE_MS);
     if (!memo_busy(memo) && !memo->stopping) {
+        heartbeat_begin(&memo->heartbeat);
         memo_settle(memo);
+        heartbeat_end(&memo->heartbeat);
     }
 }
 
@@ -449,10 +454,14 @@ static void *memo_run(void *argument) {
     while (memo_lives(memo)) {
         if (memo->progress.failed || !memo_busy(memo)) {
             memo_rest(memo);
-        } else if (memo->wanted != NULL) {
-            memo_answer(memo);
         } else {
-            memo_commit(memo);
+            heartbeat_begin(&memo->heartbeat);
+            if (memo->wanted != NULL) {
+                memo_answer(memo);
+            } else {
+                memo_commit(memo);
+            }
+            heartbeat_end(&memo->heartbeat);
         }
     }
     (void)pthread_mutex_unlock(&memo->mutex);
@@ -605,6 +614,10 @@ struct memo_fetched *memo_take(struct memo *memo) {
     struct memo_fetched *fetched = memo_shift(&memo->answers);
     (void)pthread_mutex_unlock(&memo->mutex);
     return fetched;
+}
+
+bool memo_stuck(struct memo *memo, uint64_t now_ns, uint64_t limit_ns) {
+    return heartbeat_stuck(&memo->heartbeat, now_ns, limit_ns);
 }
 
 void memo_progress(struct memo *memo, struct memo_progress *out) {

@@ -101,4 +101,8 @@ void memo_fetched_destroy(struct memo_fetched *fetched);
 
 void memo_progress(struct memo *memo, struct memo_progress *out);
 
+/* Whether the thread has been at one group or answer for longer than the limit; waiting for space
+ * is rest. */
+bool memo_stuck(struct memo *memo, uint64_t now_ns, uint64_t limit_ns);
+
 #endif

@@ -45,7 +45,7 @@ uint64_t notify_watchdog_ms(void) {
     if (usec == NULL || (pid != NULL && strtol(pid, NULL, 10) != (long)getpid())) {
         return 0;
     }
-    uint64_t ms = strtoull(usec, NULL, 10) / 3000;
+    uint64_t ms = strtoull(usec, NULL, 10) / (1000 * NOTIFY_WATCHDOG_PINGS);
     return ms == 0 ? 1 : ms;
 }
 

@@ -8,6 +8,8 @@
 /* "READY=1", "STOPPING=1", "STATUS=...", "WATCHDOG=1"; several with '\n' between. */
 void notify_send(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+#define NOTIFY_WATCHDOG_PINGS 3u /* within what the service manager waits */
+
 /* How often the service manager wants WATCHDOG=1, in ms: a third of WATCHDOG_USEC; 0: never. */
 uint64_t notify_watchdog_ms(void);
 

@@ -149,5 +149,38 @@ def test_a_stop_of_the_daemon_for_longer_than_the_lease_costs_nobody_anything():
         world.stop()
 
 
+def test_the_watchdog_is_fed_only_while_commits_end():
+    with small_world() as world, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        path = os.path.join(world.dir, "notify")
+        notify.bind(path)
+        notify.settimeout(10)
+
+        def ping():
+            while b"WATCHDOG=1" not in notify.recv(65536):
+                pass
+            return time.monotonic()
+
+        world.start(environment={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "300000", "LD_PRELOAD": PRELOAD,
+                                 "BALLAST_TEST_MACHINE": world.dir}, ready=False)
+        ping()
+        with open(os.path.join(world.dir, "slow"), "w") as f:
+            f.write("1000")
+        ranks = [world.rank(d, cp=c, steps=100000, think_ms=1) for d in range(2) for c in range(2)]
+        world.wait_for(lambda: "watchdog is not fed: a commit does not end" in log(world), "a commit hangs")
+        assert world.live("status")["state"] == "serving", "the loop is fine all the while"
+        before = ping()
+        gap = 0
+        while gap < 0.6:
+            now = ping()
+            gap, before = max(gap, now - before), now
+        os.unlink(os.path.join(world.dir, "slow"))
+        for _ in range(5):
+            ping()
+        for rank in ranks:
+            rank.process.kill()
+            rank.process.wait()
+        world.stop()
+
+
 if __name__ == "__main__":
     main(globals())

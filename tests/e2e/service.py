@@ -2,6 +2,7 @@
 """The daemon as a service: start and stop, reload, sockets, limits, damage under a running daemon."""
 
 import array
+import fcntl
 import os
 import pwd
 import re
@@ -310,6 +311,40 @@ def test_the_service_manager_is_told():
         world.daemon.send_signal(signal.SIGTERM)
         wait_to_hear("STOPPING=1")
         assert world.daemon.wait(15) == 0
+
+
+def test_sockets_of_the_service_manager_are_taken_and_left():
+    with small_world() as world:
+        listeners = []
+        for path in (world.socket, world.socket + ".data"):
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(path)
+            listener.listen(64)
+            listeners.append(listener)
+        early = Raw(world.socket)
+        inodes = [os.stat(world.socket + suffix).st_ino for suffix in ("", ".data")]
+
+        def hand_over():
+            copies = [os.dup(listener.fileno()) for listener in listeners]
+            high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in copies]
+            for i, fd in enumerate(high):
+                os.dup2(fd, 3 + i)
+
+        for _ in range(2):
+            with open(world.daemon_log, "a") as out:
+                world.daemon = subprocess.Popen(
+                    ["sh", "-c", 'LISTEN_PID=$$ exec "$0" "$@"', os.path.join(BIN, "ballastd"), "--config",
+                     world.config_path], env={**os.environ, "LISTEN_FDS": "2", "NOTIFY_SOCKET": ""}, stdout=out,
+                    stderr=out, preexec_fn=hand_over, close_fds=False)
+            world.rank(0, cp=0, steps=3).finish(60)
+            if early is not None:
+                assert early.call(b"Ping")[0] in (0, 14), "who came before the daemon is served"
+                early.socket.close()
+                early = None
+            world.stop()
+            assert [os.stat(world.socket + suffix).st_ino for suffix in ("", ".data")] == inodes
+        for listener in listeners:
+            listener.close()
 
 
 def test_with_the_journal_behind_stderr_lines_have_a_priority_or_fields():

@@ -43,6 +43,24 @@ static void a_field_that_does_not_fit_is_left_out_whole(void **state) {
     expect_entry("x step=1 dp=0", 24, "MESSAGE=x step=1 dp=0\n");
 }
 
+static void an_event_kind_has_one_id_whatever_its_pairs(void **state) {
+    (void)state;
+    char id[33], other[33], out[128] = "A=1\n";
+    journal_message_id("session", "rank connected", id);
+    assert_int_equal(strspn(id, "0123456789abcdef"), 32);
+    assert_string_equal(id, "3b3f46d089d9e7e699d476608e5f963a"); /* people's filters have it */
+    journal_message_id("session", "rank connected dp=0 pp=0", other);
+    assert_string_equal(other, id);
+    journal_message_id("session", "rank connected again dp=0", other);
+    assert_string_not_equal(other, id);
+    journal_message_id("daemon", "rank connected", other);
+    assert_string_not_equal(other, id);
+    assert_int_equal(journal_add_id("session", "rank connected dp=%u", out, 4, sizeof out), 48);
+    assert_memory_equal(out, "A=1\nMESSAGE_ID=", 15);
+    assert_memory_equal(out + 15, id, 32);
+    assert_int_equal(journal_add_id("session", "rank connected", out, 4, 40), 4);
+}
+
 static void an_entry_is_one_datagram_and_a_missing_journal_is_an_error(void **state) {
     (void)state;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -63,6 +81,7 @@ int main(void) {
         cmocka_unit_test(pairs_of_a_line_are_fields),
         cmocka_unit_test(what_only_looks_like_a_pair_is_none),
         cmocka_unit_test(a_field_that_does_not_fit_is_left_out_whole),
+        cmocka_unit_test(an_event_kind_has_one_id_whatever_its_pairs),
         cmocka_unit_test(an_entry_is_one_datagram_and_a_missing_journal_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
