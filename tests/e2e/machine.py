@@ -163,6 +163,7 @@ def test_the_watchdog_is_fed_only_while_commits_end():
         world.start(environment={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "300000", "LD_PRELOAD": PRELOAD,
                                  "BALLAST_TEST_MACHINE": world.dir}, ready=False)
         ping()
+        world.wait_for(lambda: "serving socket=" in log(world), "the store is made")
         with open(os.path.join(world.dir, "slow"), "w") as f:
             f.write("1000")
         ranks = [world.rank(d, cp=c, steps=100000, think_ms=1) for d in range(2) for c in range(2)]
