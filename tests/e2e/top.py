@@ -98,6 +98,7 @@ def test_live_it_follows_the_daemon_and_q_ends_it():
 def test_it_fits_any_size_and_follows_a_change():
     with small_world() as world:
         world.start()
+        world.wait_for(lambda: world.live("status")["state"] == "serving", "a step is planned")
         terminal = Terminal(world, "--interval", "10s", rows=6, columns=30)
         shown = terminal.read(b"\x1b\\[J")
         lines = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]|\r", b"", shown).split(b"\n")

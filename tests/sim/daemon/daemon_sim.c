@@ -244,7 +244,8 @@ static void follow_mesh(const struct daemon *daemon) {
 }
 
 static void check_always(void) {
-    if (sim.daemon != NULL && sim_uv_at_poll() && sim.daemon->server.conns != NULL) {
+    if (sim.daemon != NULL && sim_uv_at_poll() && sim.daemon->server.conns != NULL &&
+        !sim.daemon->progress.warming) {
         follow_mesh(sim.daemon);
         check_slots(sim.daemon);
         check_cut(&sim.daemon->roster);
