@@ -591,6 +591,7 @@ static void rank_sought(struct rank *rank, const Ttrpc__Response *response) {
                   response->status->message);
         rank->seeking = code == STATUS_UNAVAILABLE || code == STATUS_RESOURCE_EXHAUSTED;
         rank->generation_known = rank->seeking && rank->generation_known;
+        rank->anywhere |= code == STATUS_FAILED_PRECONDITION; /* the others are elsewhere */
         rank_lost(rank, false);
         return;
     }
