@@ -421,6 +421,7 @@ static enum session_answer turn_session_take(struct session *session, const stru
     enum session_answer answer = feed_take(&daemon->feed, session->member->replica, plan,
                                            micro_batch, session->subscribed, last, batch, error);
     if (answer == SESSION_READY) {
+        turn_rank(session)->batches++;
         turn_rank(session)->tokens += plan->micro_batches[micro_batch].tokens;
         daemon->dirty = true;
     }
@@ -449,7 +450,6 @@ static void turn_session_opened(struct session *session, uint32_t replica) {
 static void turn_session_waited(struct session *session, uint64_t wait_ns) {
     samples_add(&turn_daemon(session)->wait_ns, wait_ns);
     histogram_observe(&turn_rank(session)->wait, wait_ns);
-    turn_rank(session)->batches++;
 }
 
 static void turn_session_admin(struct session *session, uint32_t stream, const char *method,

@@ -130,7 +130,7 @@ def test_the_whole_set_is_there_and_its_figures_are_right():
         assert not set(WANTED) - set(families), set(WANTED) - set(families)
         for rank, count in batches.items():
             assert total(families, "ballast_batches_served_total", rank=rank) >= count
-            assert total(families, "ballast_batch_wait_seconds_count", rank=rank) == total(
+            assert 0 < total(families, "ballast_batch_wait_seconds_count", rank=rank) <= total(
                 families, "ballast_batches_served_total", rank=rank)
             assert total(families, "ballast_tokens_served_total", rank=rank) > count
         assert total(families, "ballast_committed_step") == status["committed_step"]
