@@ -231,62 +231,73 @@ static int batch_read_slot(struct batch *batch, const Ballast__V1__BatchEnvelope
     return 0;
 }
 
-/* Judges what must be there before anything is read. */
-static int batch_check(const Ballast__V1__BatchEnvelope *message,
-                       const Ballast__V1__MicroBatch *plan, const struct batch_context *context,
-                       struct error *error) {
-    if (message->id == NULL || plan->sharding == NULL ||
-        message->plan_digest.len != BATCH_DIGEST_BYTES) {
+/* Of a plan whose documents and shards are to be read. */
+static int batch_check_plan(const Ballast__V1__MicroBatch *plan, uint64_t tokens_max,
+                            uint32_t ranks, uint32_t rank, struct error *error) {
+    if (plan->sharding == NULL) {
         return batch_impossible("id, plan, sharding or digest is missing", error);
     }
-    if (plan->sharding->n_ranks != context->job->cp) {
+    if (plan->sharding->n_ranks != ranks) {
         return batch_impossible("not one shard per context-parallel rank", error);
     }
-    if (plan->sharding->ranks[context->cp]->rows > context->job->tokens_max) {
+    if (plan->sharding->ranks[rank]->rows > tokens_max) {
         return batch_impossible("more rows than tokens_max", error);
     }
     return 0;
 }
 
-int batch_read(struct batch *batch, const Ballast__V1__BatchEnvelope *message,
-               const struct batch_context *context, struct error *error) {
-    assert(!batch->held && batch->mapping == NULL);
-    const Ballast__V1__MicroBatch *plan = message_read_micro_batch(
-        context->arena, message->plan.data, message->plan.len);
-    if (plan == NULL && context->arena->full) {
-        return error_set(error, -ENOMEM, "a plan of %zu bytes: out of memory", message->plan.len);
+int batch_read_plan(struct batch *batch, const uint8_t *message, size_t bytes, struct arena *arena,
+                    uint64_t tokens_max, uint32_t ranks, uint32_t rank, uint64_t *successors,
+                    struct error *error) {
+    const Ballast__V1__MicroBatch *plan = message_read_micro_batch(arena, message, bytes);
+    if (plan == NULL && arena->full) {
+        return error_set(error, -ENOMEM, "a plan of %zu bytes: out of memory", bytes);
     }
     if (plan == NULL) {
         return batch_impossible("its plan does not unpack", error);
     }
-    int code = batch_check(message, plan, context, error);
+    int code = batch_check_plan(plan, tokens_max, ranks, rank, error);
     if (code < 0) {
         return code;
     }
     arena_reset(&batch->arena);
     batch->rows = (struct gather_rows){0};
     batch->view = (struct ballast_batch){
-        .step = message->id->step,
-        .dp = message->id->dp,
-        .index = message->id->index,
         .layout = (uint32_t)plan->sharding->layout,
         .exchange = (uint32_t)plan->sharding->exchange,
-        .loss_denominator = message->loss_denominator,
-        .label_tokens = message->label_tokens,
-        .micro_batches = batch_micro_batches(message, context->job),
     };
-    memcpy(batch->view.plan_digest, message->plan_digest.data, BATCH_DIGEST_BYTES);
+    code = batch_read_documents(batch, plan, tokens_max, error);
+    if (code == 0) {
+        code = batch_lay_out(batch, successors, error);
+    }
+    if (code == 0) {
+        code = batch_read_shards(batch, plan->sharding, rank, error);
+    }
+    return code;
+}
+
+int batch_read(struct batch *batch, const Ballast__V1__BatchEnvelope *message,
+               const struct batch_context *context, struct error *error) {
+    assert(!batch->held && batch->mapping == NULL);
+    if (message->id == NULL || message->plan_digest.len != BATCH_DIGEST_BYTES) {
+        return batch_impossible("id, plan, sharding or digest is missing", error);
+    }
     uint64_t successors = 0;
-    code = batch_read_documents(batch, plan, context->job->tokens_max, error);
-    if (code == 0) {
-        code = batch_lay_out(batch, &successors, error);
+    int code = batch_read_plan(batch, message->plan.data, message->plan.len, context->arena,
+                               context->job->tokens_max, context->job->cp, context->cp, &successors,
+                               error);
+    if (code < 0) {
+        return code;
     }
-    if (code == 0) {
-        code = batch_read_shards(batch, plan->sharding, context->cp, error);
-    }
-    if (code == 0) {
-        code = pool_part_read(&batch->view, &batch->arena, message->pool, context->job, error);
-    }
+    struct ballast_batch *view = &batch->view;
+    view->step = message->id->step;
+    view->dp = message->id->dp;
+    view->index = message->id->index;
+    view->loss_denominator = message->loss_denominator;
+    view->label_tokens = message->label_tokens;
+    view->micro_batches = batch_micro_batches(message, context->job);
+    memcpy(view->plan_digest, message->plan_digest.data, BATCH_DIGEST_BYTES);
+    code = pool_part_read(view, &batch->arena, message->pool, context->job, error);
     if (code == 0) {
         code = batch_read_slot(batch, message, context, successors, error);
     }

@@ -52,6 +52,14 @@ void batch_deinit(struct batch *batch);
 int batch_read(struct batch *batch, const Ballast__V1__BatchEnvelope *message,
                const struct batch_context *context, struct error *error);
 
+/* The part of batch_read that needs the plan's bytes alone: documents, shards, layout and exchange
+ * of the view, and the rows to be gathered but for where their tokens lie. `ranks` are those of the
+ * context-parallel group, `rank` is the reader's place in it; `arena` has room for the message
+ * while it is read. *successors: how many tokens the slot has behind those of the parts. */
+int batch_read_plan(struct batch *batch, const uint8_t *message, size_t bytes, struct arena *arena,
+                    uint64_t tokens_max, uint32_t ranks, uint32_t rank, uint64_t *successors,
+                    struct error *error);
+
 /* Whether the slot's bytes are still to be fetched. */
 bool batch_wants_fetch(const struct batch *batch);
 

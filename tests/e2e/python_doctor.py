@@ -1,40 +1,52 @@
 #!/usr/bin/python3
 """python -m ballast.doctor: what it finds, what it advises, how it exits."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
 
+from c_forms import LIBRARY
 from python_client import ballast, world_of
 from world import ROOT, main
 
+import ballast.doctor as checks  # noqa: E402
 
-def doctor(*arguments, **environment):
-    """(exit code, {check: finding}) of a run."""
-    done = subprocess.run([sys.executable, "-m", "ballast.doctor", "--json", *map(str, arguments)], capture_output=True,
-                          text=True, timeout=60, env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "client/python"),
-                                                      **environment})
-    assert done.stdout, done.stderr
-    document = json.loads(done.stdout)
-    assert document["healthy"] == (done.returncode == 0)
+
+def doctor(*arguments):
+    """(exit code, {check: finding}) of a run, in this process."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = checks.main(["--json", *map(str, arguments)])
+    document = json.loads(out.getvalue())
+    assert document["healthy"] == (code == 0)
     for finding in document["checks"]:
         assert finding["result"] == "ok" or finding["remedy"] or "no micro-batch is due" in finding["text"], finding
-    return done.returncode, {finding["check"]: finding for finding in document["checks"]}
+    return code, {finding["check"]: finding for finding in document["checks"]}
+
+
+def program(*arguments, **environment):
+    return subprocess.run([sys.executable, "-m", "ballast.doctor", *arguments], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "client/python"), **environment})
 
 
 def test_a_good_setup_is_found_good_and_left_as_it_was():
     with world_of(cp=2) as world:
         world.start()
-        code, found = doctor(BALLAST_SOCKET=world.socket)
-        assert code == 0 and all(found[c]["result"] == "ok" for c in ("python", "socket", "daemon", "rank", "memory", "batch")), found
-        assert "is serving" in found["daemon"]["text"] and "sealed" in found["memory"]["text"]
+        world.wait_for(lambda: world.live("status")["state"] == "serving", "it serves")
+        code, found = doctor("--socket", world.socket)
+        checked = ("python", "socket", "daemon", "rank", "memory", "batch", "library")
+        assert code == 0 and all(found[c]["result"] == "ok" for c in checked), found
+        assert LIBRARY in found["library"]["text"]
+        assert "is serving" in found["daemon"]["text"] and "sealed" in found["memory"]["text"], found
         assert "step 0, index 0" in found["batch"]["text"]
         assert world.live("status")["committed_step"] == 0
         digest = ballast.Client(world.socket, cp=1).job.digest.hex()
         assert doctor("--socket", world.socket, "--job-digest", digest)[0] == 0
-        plain = subprocess.run([sys.executable, "-m", "ballast.doctor", "--socket", world.socket], capture_output=True, text=True,
-                               env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "client/python")})
+        plain = program(BALLAST_SOCKET=world.socket, BALLAST_LIBRARY="none")
+        assert "library  note   plans are read and rows gathered in Python" in plain.stdout, plain.stdout
         assert plain.returncode == 0 and plain.stdout.startswith("CHECK    RESULT FOUND\npython   ok"), plain
 
 
@@ -57,11 +69,12 @@ def test_what_is_wrong_is_named_with_its_remedy_and_exit_code():
         code, found = doctor("--socket", world.socket)
         assert code == 3 and "no daemon listens" in found["daemon"]["text"]
         assert doctor("--socket", world.config_path)[0] == 1
+    lost = program("--socket", world.socket, BALLAST_LIBRARY="/nowhere/libballast.so")
+    assert lost.returncode == 3 and "BALLAST_LIBRARY is /nowhere" in lost.stdout, lost
 
 
 def test_usage():
-    done = subprocess.run([sys.executable, "-m", "ballast.doctor", "--dp", "x"], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "client/python")})
+    done = program("--dp", "x")
     assert done.returncode == 2 and "usage:" in done.stderr
 
 

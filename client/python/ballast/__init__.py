@@ -8,17 +8,18 @@
                 tokens, labels, positions = batch.tokens(), batch.labels(), batch.positions()
             step.commit()
 
-The standard library is enough; with numpy, columns are arrays and several times faster. `ballast.torch`
-has tensors, a dataset and the forms of attention libraries; `python -m ballast.doctor` checks a setup.
+The standard library is enough; with numpy, columns are arrays and several times faster, and where
+libballast is installed too it reads plans and gathers rows. `ballast.torch` has tensors, a dataset and the forms of attention libraries; `python -m ballast.doctor` checks a setup.
 """
 
-from .batch import Batch, Document, Exchange, Fragment, Layout, Shard
+from .batch import Batch, Exchange, Layout
 from .client import Client, EndOfData, EndOfStep, Measured, Step
 from .errors import (AlreadyExists, Cancelled, DataLoss, Disagreement, Disconnected, Error, FailedPrecondition,
                      Forked, Internal, InvalidArgument, JobMismatch, LimitReached, NotFound, OutOfRange,
                      PermissionDenied, ProtocolError, Released, Stale, TimedOut, Unauthenticated, Unavailable,
                      Unimplemented, Unsupported)
 from .link import Job
+from .plan import Document, Fragment, Shard
 from .pool import Payload, Pool, Replica, Tile, Transfer
 from .varlen import KeyRun, Llama3, Thd
 from .version import __version__

@@ -7,17 +7,17 @@ that sends nonsense is a ProtocolError.
 from __future__ import annotations
 
 import enum
-import operator
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
-from . import messages, pool
-from .columns import Table, any_of, ends, numpy, sums, take, total
+from . import pool
+from .columns import Table, numpy
 from .errors import DataLoss, InvalidArgument, ProtocolError, Released, Stale
-from .gather import Gather, destination, new
+from .gather import destination, new
+from .plan import Shard, impossible
+from .plan import read as read_plan
 from .slab import SLOT_HEADER_BYTES, Slab
 from .varlen import Varlen
-from .wire import columns
 
 try:
     import xxhash
@@ -45,78 +45,6 @@ class Exchange(enum.IntEnum):
     ALL_TO_ALL = 3
 
 
-class Document(NamedTuple):
-    """A part of a document; `offset` is not 0 where a long one was split."""
-
-    dataset: int
-    document: int
-    offset: int
-    length: int
-    document_length: int
-    nominal_step: int
-    epoch: int
-
-
-class Fragment(NamedTuple):
-    """Query rows [start, start + length) of one document part, from `row` on in this rank's arrays; they
-    see its keys [0, start + length)."""
-
-    document: int
-    start: int
-    length: int
-    row: int
-
-
-class Shard(NamedTuple):
-    """What a rank of the context-parallel group owns."""
-
-    rows: int
-    pad_rows: int
-    fragments: Table
-
-
-def _impossible(what: str) -> ProtocolError:
-    return ProtocolError(f"the daemon sent an impossible batch: {what}")
-
-
-def _read_documents(plan: Dict[str, Any], tokens_max: int) -> Table:
-    documents = Table(Document, columns(messages.DOCUMENT, [plan["documents"]]))
-    if any_of(operator.eq, documents.length, 0) or any_of(
-            operator.gt, ends(documents.offset, documents.length), documents.document_length):
-        raise _impossible("a part that is not within its document")
-    tokens = total(documents.length)
-    if tokens != plan["tokens"] or tokens > tokens_max:
-        raise _impossible("its documents are not as long as it says")
-    return documents
-
-
-def _read_shards(ranks: List[Dict[str, Any]], documents: Table) -> List[Shard]:
-    """Of all ranks, in one go."""
-    table = columns(messages.FRAGMENT, [rank["fragments"] for rank in ranks])
-    document = table["document"]
-    if any_of(operator.ge, document, len(documents)) or any_of(operator.eq, table["length"], 0) or any_of(
-            operator.gt, ends(table["start"], table["length"]), take(documents.length, document)):
-        raise _impossible("a fragment that is not within its part")
-    before = sums(table["length"])
-    shards = []
-    first = 0
-    for rank in ranks:
-        last = first + rank["fragments"].count
-        mine = {name: column[first:last] for name, column in table.items()}
-        if any_of(operator.lt, mine["document"][1:], mine["document"][:-1]):
-            raise _impossible("fragments out of the order of documents")
-        begin = int(before[first])
-        if rank["rows"] != ranks[0]["rows"]:
-            raise _impossible("ranks with unequal rows")
-        if rank["pad_rows"] != rank["rows"] - (int(before[last]) - begin):
-            raise _impossible("its fragments and pad rows are not its rows")
-        mine["row"] = (before[first:last] - begin if numpy is not None
-                       else [row - begin for row in before[first:last]])
-        shards.append(Shard(rank["rows"], rank["pad_rows"], Table(Fragment, mine)))
-        first = last
-    return shards
-
-
 class Batch(Varlen):
     """One micro-batch, held until `release` (or the end of a `with`, or the next turn of a loop).
 
@@ -135,41 +63,45 @@ class Batch(Varlen):
 
     def __init__(self, client: "Client", message: Dict[str, Any], job: "Job", slab: Optional[Slab], cp: int,
                  slot_wanted: bool, fetches: bool = False):
-        plan = message["plan"]
-        if message["id"] is None or plan is None or plan["sharding"] is None or len(message["plan_digest"]) != 16:
-            raise _impossible("id, plan, sharding or digest is missing")
-        ranks = plan["sharding"]["ranks"]
-        if len(ranks) != job.cp:
-            raise _impossible("not one shard per context-parallel rank")
-        if ranks[cp]["rows"] > job.tokens_max:
-            raise _impossible("more rows than tokens_max")
+        if message["id"] is None or len(message["plan_digest"]) != 16:
+            raise impossible("id, plan, sharding or digest is missing")
+        plan = read_plan(message["plan"], job.tokens_max, job.cp, cp, client.library)
         self._client = client
         self.parts = client.options.parts
         self.step: int = message["id"]["step"]
         self.dp: int = message["id"]["dp"]
         self.index: int = message["id"]["index"]
         self.plan_digest: bytes = message["plan_digest"]
-        self.layout: int = plan["sharding"]["layout"]
-        self.exchange: int = plan["sharding"]["exchange"]
+        self.layout: int = plan.layout
+        self.exchange: int = plan.exchange
         self.loss_denominator: int = message["loss_denominator"]
         self.label_tokens: int = message["label_tokens"]
         self.micro_batches: int = message["micro_batches"] or job.micro_batches
         self.waited = 0.0
-        self.documents = _read_documents(plan, job.tokens_max)
-        self.tokens_total: int = plan["tokens"]
-        self.shards = _read_shards(ranks, self.documents)
+        self.tokens_total: int = plan.tokens
         self.group_rank = cp
-        self.group_ranks = len(ranks)
-        self.fragments = self.shards[cp].fragments
-        self.rows = self.shards[cp].rows
-        self.pad_rows = self.shards[cp].pad_rows
-        self.pool = pool.read(message["pool"], self.dp, self.index, self.tokens_total, cp, len(ranks), job)
-        self._gather = Gather(self.documents, self.fragments, self.rows)
+        self.group_ranks = job.cp
+        self.rows: int = plan.rows
+        self.pad_rows: int = plan.pad_rows
+        self.pool = pool.read(message["pool"], self.dp, self.index, plan.tokens, cp, job.cp, job)
+        self._plan = plan
         self._views: List[Any] = []
         self._place(message, slab, job.token_bytes, slot_wanted, fetches)
         self.held = True
         self.connection = 0
         self.generation = 0
+
+    @property
+    def documents(self) -> Table:  # type: ignore[override]
+        return self._plan.documents
+
+    @property
+    def shards(self) -> List[Shard]:  # type: ignore[override]
+        return self._plan.shards
+
+    @property
+    def fragments(self) -> Table:  # type: ignore[override]
+        return self._plan.fragments
 
     def _place(self, message: Dict[str, Any], slab: Optional[Slab], token_bytes: int, wanted: bool,
                fetches: bool) -> None:
@@ -183,20 +115,20 @@ class Batch(Varlen):
         self._missing = 0  # bytes still to be fetched
         if size == 0:
             if wanted and self.tokens_total > 0:
-                raise _impossible("no slot, though tokens were asked for")
+                raise impossible("no slot, though tokens were asked for")
             return
         if slab is None and not (fetches and wanted):
             if wanted:
-                raise _impossible("a slot without a slab")
+                raise impossible("a slot without a slab")
             return
-        if size != self._gather.slot_tokens * token_bytes:
-            raise _impossible("its slot is not as long as its documents")
+        if size != self._plan.slot_tokens * token_bytes:
+            raise impossible("its slot is not as long as its documents")
         if slab is None:
             self._copy = bytearray(size)
             self._missing = size
             bytes_ = memoryview(self._copy).toreadonly()
         elif offset % SLOT_HEADER_BYTES != 0 or offset + SLOT_HEADER_BYTES + size > slab.size:
-            raise _impossible("its slot is not within the slab")
+            raise impossible("its slot is not within the slab")
         else:
             self._slab = slab
             bytes_ = slab.view[offset + SLOT_HEADER_BYTES:offset + SLOT_HEADER_BYTES + size]
@@ -245,18 +177,14 @@ class Batch(Varlen):
         result = new(self.rows, dtype) if out is None else out
         into = destination(result, self.rows)
         if column == "positions":
-            self._gather.positions(into)
-        elif self._slot is None:
-            self._gather_nothing(column, into)
+            self._plan.gather(column, None, into)
+        elif self._slot is None:  # an empty micro-batch: all padding
+            self._plan.gather(column, numpy.empty(0, "<u2") if numpy is not None else (), into)
         else:
-            self.check()
-            getattr(self._gather, column)(self._slot, into)
-            self.check()
+            self._check_slot()
+            self._plan.gather(column, self._slot, into)
+            self._check_slot()
         return result if out is None or numpy is None else into
-
-    def _gather_nothing(self, column: str, into: Any) -> None:
-        """An empty micro-batch: all padding."""
-        getattr(self._gather, column)(numpy.empty(0, "<u2") if numpy is not None else (), into)
 
     def tokens(self, dtype: Any = "int32", out: Any = None) -> Any:
         return self.gather("tokens", dtype, out)
@@ -271,6 +199,9 @@ class Batch(Varlen):
         """Raises Stale if the slot was reused; call it after reading a view. The batch then comes again,
         and all that came after it; release the ones held."""
         self._check()
+        self._check_slot()
+
+    def _check_slot(self) -> None:
         if self._reused():
             self._client._rewind(self)
             raise Stale(f"the slot of step {self.step}, index {self.index} was reused, as this rank was too "
@@ -308,6 +239,7 @@ class Batch(Varlen):
             view.release()
         self._views = []
         self._slab = self._slot = None
+        self._plan.let_go()
 
     def __getstate__(self) -> Dict[str, Any]:
         """What is pickled knows its plan, and is released."""

@@ -15,7 +15,7 @@ import time
 import weakref
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union)
 
-from . import messages
+from . import messages, native
 from .batch import Batch
 from .deadline import Deadline, after
 from .dial import Credentials
@@ -181,6 +181,7 @@ class Client:
 
     def _init(self, options: Options) -> None:
         self.options = options
+        self.library = native.find()[0]
         self._pid = os.getpid()
         self._link = Link(options)
         self._stream_connection = -1  # number of the connection that the stream is open on
@@ -402,7 +403,7 @@ class Client:
         """The next event of the open stream; None when the deadline passed."""
         if self._fetching is None:
             assert self._link.channel is not None
-            message = self._link.channel.stream_next(messages.STREAM_RESPONSE, deadline)
+            message = self._link.channel.stream_next(messages.STREAM_ENVELOPE, deadline)
             event = None if message is None else self._take(message)
             if event is not None or message is None:
                 return event

@@ -38,9 +38,22 @@ def sums(column: Any) -> Any:
     """Prefix sums from 0; one more than the column has."""
     if numpy is None:
         return list(itertools.accumulate(column, initial=0))
-    out = numpy.zeros(len(column) + 1, numpy.int64)
-    numpy.cumsum(column, out=out[1:])
+    out = numpy.empty(len(column) + 1, numpy.int64)
+    out[0] = 0
+    numpy.add.accumulate(column, out=out[1:])
     return out
+
+
+def negative(column: Any) -> bool:
+    """Whether any number is."""
+    if numpy is not None:
+        return bool(numpy.bitwise_or.reduce(column) < 0)
+    return min(column, default=0) < 0
+
+
+def nonzero(column: Any) -> int:
+    """How many numbers are not 0."""
+    return int(numpy.count_nonzero(column)) if numpy is not None else sum(map(bool, column))
 
 
 def most(column: Any) -> int:

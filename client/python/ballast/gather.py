@@ -9,10 +9,11 @@ parts is set afterwards, all at once.
 from __future__ import annotations
 
 import array
+import functools
 import operator
 from typing import Any, List, Tuple
 
-from .columns import Table, each, ends, numpy, sums, take
+from .columns import Table, each, ends, nonzero, numpy, sums, take
 from .errors import InvalidArgument
 
 LABEL_NONE = -100
@@ -67,52 +68,66 @@ _counting = _Counting()
 
 
 class Gather:
-    """Which rows of a slot a rank reads, worked out once per batch."""
+    """Which rows of a slot a rank reads, worked out when they are first asked for. `rest` is what of each
+    document comes after its part."""
 
-    def __init__(self, documents: Table, fragments: Table, rows: int):
+    def __init__(self, documents: Table, fragments: Table, rows: int, tokens: int, rest: Any):
         self.rows = rows
-        self.lengths = fragments.length
-        self.starts = fragments.start
-        self.row_ends = sums(self.lengths)
-        self.owned = int(self.row_ends[-1])
-        first_rows = sums(documents.length)
-        self.tokens_end = int(first_rows[-1])
-        more = each(operator.ne, ends(documents.offset, documents.length), documents.document_length)
-        before = sums(more)
-        self.slot_tokens = self.tokens_end + int(before[-1])  # with successors
-        first = take(first_rows, fragments.document)
-        self.runs = self._runs(each(operator.add, first, self.starts))
-        last = each(operator.eq, ends(self.starts, self.lengths), take(documents.length, fragments.document))
-        self._last(fragments, last, more, before)
+        self.documents = documents
+        self.fragments = fragments
+        self.rest = rest
+        self.tokens_end = tokens
+        self.slot_tokens = tokens + nonzero(rest)  # with successors
 
-    def _runs(self, first: Any) -> List[Tuple[int, int]]:
+    @functools.cached_property
+    def firsts(self) -> Any:
+        """Of each document in the slot."""
+        return sums(self.documents.length)
+
+    @functools.cached_property
+    def row_ends(self) -> Any:
+        return sums(self.fragments.length)
+
+    @functools.cached_property
+    def owned(self) -> int:
+        return int(self.row_ends[-1])
+
+    @functools.cached_property
+    def runs(self) -> List[Tuple[int, int]]:
         """(begin, end) in the slot."""
-        if len(first) == 0:
+        fragments = self.fragments
+        if len(fragments) == 0:
             return []
-        behind = ends(first, self.lengths)
+        first = each(operator.add, take(self.firsts, fragments.document), fragments.start)
+        behind = ends(first, fragments.length)
         if numpy is not None:
-            cuts = numpy.flatnonzero(first[1:] != behind[:-1])
-            begins = first[numpy.append(0, cuts + 1)].tolist()
-            stops = behind[numpy.append(cuts, len(first) - 1)].tolist()
+            cuts = (first[1:] != behind[:-1]).nonzero()[0]
+            begins = first[[0, *(cuts + 1).tolist()]].tolist()
+            stops = behind[[*cuts.tolist(), -1]].tolist()
             return list(zip(begins, stops))
         cut = [i for i in range(1, len(first)) if first[i] != behind[i - 1]]
         return [(first[a], behind[b - 1]) for a, b in zip([0, *cut], [*cut, len(first)])]
 
-    def _last(self, fragments: Table, last: Any, more: Any, before: Any) -> None:
-        """Rows at the end of a part: those of a document's end, and (row, successor) of the others."""
-        if numpy is not None:
-            rows = self.row_ends[1:][last] - 1
-            document = fragments.document[last]
-            goes_on = more[document]
-            self.end_rows = rows[~goes_on]
-            self.next_rows = rows[goes_on]
-            self.next_at = self.tokens_end + before[document[goes_on]]
-            return
-        at = [i for i, ending in enumerate(last) if ending]
+    @functools.cached_property
+    def lasts(self) -> Tuple[Any, Any, Any]:
+        """Rows at the end of a part: those of a document's end, and of the others (row, successor)."""
+        fragments = self.fragments
         document = fragments.document
-        self.end_rows = [self.row_ends[i + 1] - 1 for i in at if not more[document[i]]]
-        self.next_rows = [self.row_ends[i + 1] - 1 for i in at if more[document[i]]]
-        self.next_at = [self.tokens_end + before[document[i]] for i in at if more[document[i]]]
+        rest = take(self.rest, document)
+        inner = each(operator.sub, take(self.documents.length, document), ends(fragments.start, fragments.length))
+        row_ends = self.row_ends
+        if numpy is not None:
+            last = inner == 0
+            none = row_ends[1:][last & (rest == 0)] - 1
+            if self.slot_tokens == self.tokens_end:
+                return none, (), ()
+            some = last & (rest != 0)
+            before = sums(self.rest != 0)
+            return none, row_ends[1:][some] - 1, self.tokens_end + before[document[some]]
+        at = [i for i, left in enumerate(inner) if left == 0]
+        before = sums(map(bool, self.rest))
+        return ([row_ends[i + 1] - 1 for i in at if not rest[i]], [row_ends[i + 1] - 1 for i in at if rest[i]],
+                [self.tokens_end + before[document[i]] for i in at if rest[i]])
 
     def _copy(self, pieces: List[Any], out: Any) -> None:
         """The pieces one after the other, as many rows as they have."""
@@ -146,22 +161,29 @@ class Gather:
             if end == len(slot) and end != self.runs[-1][1]:  # nothing follows: a row to be set after
                 pieces.append(slot[:1])
         self._copy(pieces, out)
+        end_rows, next_rows, next_at = self.lasts
         if numpy is not None:
-            out[self.end_rows] = LABEL_NONE
-            if len(self.next_rows):
-                out[self.next_rows] = slot[self.next_at]
+            out[end_rows] = LABEL_NONE
+            if len(next_rows):
+                out[next_rows] = slot[next_at]
         else:
-            for row in self.end_rows:
+            for row in end_rows:
                 out[row] = LABEL_NONE
-            for row, at in zip(self.next_rows, self.next_at):
+            for row, at in zip(next_rows, next_at):
                 out[row] = slot[at]
         self._pad(out, LABEL_NONE)
 
     def positions(self, out: Any) -> None:
+        starts, lengths = self.fragments.start, self.fragments.length
         if numpy is not None:
-            stops = ends(self.starts, self.lengths).tolist()
+            stops = ends(starts, lengths).tolist()
             counting = _counting.to(max(stops, default=0), out.dtype)
-            self._copy([counting[start:stop] for start, stop in zip(self.starts.tolist(), stops)], out)
+            rows = self.row_ends.tolist()
+            into = out
+            if out.dtype.isnative and out.flags.writeable:  # slices of a memoryview are made faster
+                counting, into = memoryview(counting), memoryview(out)
+            for row, row_end, start, stop in zip(rows, rows[1:], starts.tolist(), stops):
+                into[row:row_end] = counting[start:stop]
         else:
-            self._copy([range(start, start + length) for start, length in zip(self.starts, self.lengths)], out)
+            self._copy([range(start, start + length) for start, length in zip(starts, lengths)], out)
         self._pad(out, 0)

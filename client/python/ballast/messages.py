@@ -1,6 +1,6 @@
 """The messages of ballast.proto and ttrpc.proto that a client sends or receives, as tables."""
 
-from .wire import (BYTES, I64, MESSAGE, MESSAGES, NUMBERS, ROWS, STRING, U32, U64, Schema)
+from .wire import (BOOL, BYTES, I64, MESSAGE, MESSAGES, NUMBERS, ROWS, STRING, U32, U64, Schema)
 
 # the envelope
 KEY_VALUE = Schema("KeyValue", key=(1, STRING), value=(2, STRING))
@@ -24,7 +24,7 @@ HELLO_RESPONSE = Schema(
 
 BATCH_ID = Schema("BatchId", step=(1, U64), dp=(2, U32), index=(3, U32))
 STREAM_REQUEST = Schema("StreamRequest", credits=(1, U32), released=(2, MESSAGES, BATCH_ID),
-                        **{"from": (3, MESSAGE, BATCH_ID)})
+                        waited_ns=(4, NUMBERS), reports_waits=(5, BOOL), **{"from": (3, MESSAGE, BATCH_ID)})
 END_OF_STEP = Schema("EndOfStep", step=(1, U64), plan_digest=(2, BYTES), micro_batches=(3, U32))
 END_OF_DATA = Schema("EndOfData", step=(1, U64))
 
@@ -46,11 +46,12 @@ POOL_PART = Schema(
     "PoolPart", worker=(1, U32), tiles=(2, ROWS, TILE), transfers=(3, ROWS, TRANSFER), ga_index=(4, U32),
     replicas=(5, MESSAGES, POOL_REPLICA), block_tokens=(6, U32), head_shards=(7, U32), heads=(8, U32),
     kv_heads=(9, U32), head_dim=(10, U32), element_bytes=(11, U32))
-BATCH = Schema(
-    "Batch", id=(1, MESSAGE, BATCH_ID), plan=(2, MESSAGE, MICRO_BATCH), pool=(3, MESSAGE, POOL_PART),
+# of the same bytes, with the plan of a micro-batch still packed
+BATCH_ENVELOPE = Schema(
+    "BatchEnvelope", id=(1, MESSAGE, BATCH_ID), plan=(2, BYTES), pool=(3, MESSAGE, POOL_PART),
     slab_offset=(4, U64), slab_bytes=(5, U64), slot_generation=(6, U64), payload_hash=(7, U64),
     plan_digest=(8, BYTES), loss_denominator=(9, U64), label_tokens=(10, U64), micro_batches=(11, U32))
-STREAM_RESPONSE = Schema("StreamResponse", batch=(1, MESSAGE, BATCH), end_of_step=(2, MESSAGE, END_OF_STEP),
+STREAM_ENVELOPE = Schema("StreamEnvelope", batch=(1, MESSAGE, BATCH_ENVELOPE), end_of_step=(2, MESSAGE, END_OF_STEP),
                          end_of_data=(3, MESSAGE, END_OF_DATA))
 
 MEASURED = Schema("Measured", index=(1, U32), attention_ns=(2, U64), total_ns=(3, U64),
@@ -72,7 +73,8 @@ FETCH_RESPONSE = Schema("FetchResponse", payload=(1, BYTES))
 # of Admin.Status, what a doctor looks at
 STATUS_REQUEST = Schema("StatusRequest")
 RANK_STATUS = Schema("RankStatus", rank=(1, MESSAGE, RANK), pid=(2, U32), uid=(3, U32), step=(4, U64),
-                     credits=(5, U32), waiting_ms=(6, U64))
+                     credits=(5, U32), waiting_ms=(6, U64), waits=(7, U64), waited_ns=(8, U64), waited_ns_max=(9, U64),
+                     lease_ms=(10, U64), batches=(11, U64))
 STATUS_RESPONSE = Schema("StatusResponse", version=(1, STRING), job_digest=(2, BYTES), next_step=(3, U64),
                          committed_step=(4, U64), durable_step=(5, U64), generation=(6, U64),
                          ranks=(9, MESSAGES, RANK_STATUS), state=(17, STRING))

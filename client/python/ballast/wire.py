@@ -18,7 +18,8 @@ except ImportError:  # the standard library will do
     numpy = None  # type: ignore[assignment]
 
 U32, U64, BYTES, STRING, MESSAGE, ROWS, NUMBERS, MESSAGES, BOOL, I64 = range(10)
-FEW_NUMBERS = 400  # from here on numpy is faster
+FEW_NUMBERS = 100  # from here on numpy is faster
+_KEPT = None if numpy is None else numpy.array([(1 << 8 * n) - 1 for n in range(1, 8)] + [-1])  # by bytes of a varint
 _VARINTS = (U32, U64, BOOL, I64)
 _DEFAULTS = {U32: 0, U64: 0, I64: 0, BOOL: False, BYTES: b"", STRING: "", MESSAGE: None}
 
@@ -37,7 +38,9 @@ class Schema:
                 self.by_tag[number << 3] = entry
         self.defaults = {f: _DEFAULTS[s[1]] for f, s in fields.items() if s[1] in _DEFAULTS}
         self.lists = [f for f, s in fields.items() if s[1] in (NUMBERS, MESSAGES)]
-        self.rows = [(f, s[2]) for f, s in fields.items() if s[1] == ROWS]
+        self.rows = [(f, s[2], s[0] << 3 | 2) for f, s in fields.items() if s[1] == ROWS]
+        self.order = sorted(fields, key=lambda field: fields[field][0])
+        self.most = max([number for number, *_ in fields.values()], default=0)
 
 
 class Rows:
@@ -50,6 +53,9 @@ class Rows:
         self.tag = tag
         self.parts: List[bytes] = []
         self.count = 0
+
+
+Group = Tuple[Schema, Sequence[Rows]]
 
 
 def _broken(what: str) -> ProtocolError:
@@ -126,15 +132,20 @@ def _take(record: Dict[str, Any], field: Tuple[str, int, Any], data: bytes, at: 
             numbers.append(value)
 
 
+def _empty(schema: Schema) -> Dict[str, Any]:
+    record = dict(schema.defaults)
+    for name in schema.lists:
+        record[name] = []
+    for name, sub, tag in schema.rows:
+        record[name] = Rows(sub, tag)
+    return record
+
+
 def decode(schema: Schema, data: bytes, at: int = 0, end: int = -1,
            into: Union[Dict[str, Any], None] = None) -> Dict[str, Any]:
     """The fields of a message; ProtocolError for bytes that are none."""
     if into is None:
-        into = dict(schema.defaults)
-        for name in schema.lists:
-            into[name] = []
-        for name, sub in schema.rows:
-            into[name] = Rows(sub, schema.fields[name][0] << 3 | 2)
+        into = _empty(schema)
     end = len(data) if end < 0 else end
     by_tag = schema.by_tag
     while at < end:
@@ -151,7 +162,10 @@ def decode(schema: Schema, data: bytes, at: int = 0, end: int = -1,
         if kind == ROWS:
             at = _take_rows(into[field[0]], data, begin, at, end, tag)
             continue
-        value, at = varint(data, at, end)
+        value = data[at] if at < end else 0x80
+        at += 1
+        if value >= 0x80:
+            value, at = varint(data, at - 1, end)
         if tag & 7 == 2:
             if value > end - at:
                 raise _broken("a field beyond its end")
@@ -190,12 +204,15 @@ def _columns_slow(schema: Schema, rows: Sequence[Rows], count: int) -> Dict[str,
                     value, at = varint(part, at - 1, stop)
                 field[0][row] = value & field[1]
             row += 1
+    if any(value >> 63 for column in columns.values() for value in column):
+        raise _broken("a number of 64 bits where none is that large")
     return columns
 
 
-def _varints(data: Any) -> Any:
-    """(values, where each ends), of bytes that are varints without a gap; None if they are not."""
-    ends = numpy.flatnonzero(data < 0x80)
+def _varints(data: bytes) -> Any:
+    """(values, where each ends), of bytes that are varints of at most 8 bytes without a gap; None if they
+    are not."""
+    ends = (numpy.frombuffer(data, numpy.uint8) < 0x80).nonzero()[0]
     if len(ends) == 0 or ends[-1] != len(data) - 1:
         return None
     starts = numpy.empty_like(ends)
@@ -203,72 +220,63 @@ def _varints(data: Any) -> Any:
     numpy.add(ends[:-1], 1, out=starts[1:])
     more = ends - starts
     longest = int(more.max())
-    if longest > 9:
+    if longest > 7:
         return None
-    bits = (data & 0x7F).astype(numpy.uint64)
-    values = bits[starts]
+    windows = numpy.ndarray(len(data), "<i8", data + bytes(8), strides=(1,))[starts] & _KEPT[more]
+    values = windows & 0x7F
     for k in range(1, longest + 1):
-        at = numpy.flatnonzero(more >= k)
-        values[at] |= bits[starts[at] + k] << numpy.uint64(7 * k)
+        values |= windows >> k & 0x7F << 7 * k
     return values, ends
 
 
-def _columns_fast(schema: Schema, rows: Sequence[Rows], count: int) -> Any:
-    """All at once: tag, value, tag, value, ..., where a header is (tag, size). None if anything in the
-    bytes is not that simple."""
-    parts = [part for some in rows for part in some.parts]
-    data = numpy.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), numpy.uint8)
-    found = _varints(data)
-    if found is None or len(found[0]) % 2 != 0:
+def _tables_fast(groups: Sequence[Group], counts: Sequence[int]) -> Any:
+    """All rows of all groups at once: tag, value, tag, value, ..., where a header is (tag, size). None if
+    anything in the bytes is not that simple."""
+    data = b"".join([part for _, rows in groups for some in rows for part in some.parts])
+    numbers = _varints(data)
+    if numbers is None or len(numbers[0]) % 2 != 0:
         return None
-    values, ends = found
-    tags = values[0::2]
-    values = values[1::2]
-    heads = numpy.flatnonzero(tags == rows[0].tag)
-    if len(heads) != count or heads[0] != 0:
+    tags, values, ends, count = numbers[0][0::2], numbers[0][1::2], numbers[1], sum(counts)
+    kinds = tags & 7
+    heads = kinds.nonzero()[0]
+    if len(heads) != count or heads[0] != 0 or tags.min() < 8:
         return None
     # each message is as long as its header says, so that none of them holds another's rows
-    after = ends[1::2][heads]  # the last byte of each header
-    stops = numpy.empty_like(after)
-    stops[:-1] = ends[0::2][heads[1:]] - 1
-    stops[-1] = len(data) - 1
-    if (after + values[heads].astype(numpy.int64) != stops).any():
+    stops = ends[1::2][heads] + values[heads]
+    if stops[-1] != len(data) - 1 or (stops[:-1] != ends[0::2][heads[1:]] - 1).any():
         return None
-    number = (tags >> numpy.uint64(3)).astype(numpy.intp)
-    plain = (tags & numpy.uint64(7)) == 0
-    plain[heads] = True
-    most = max(spec[0] for spec in schema.fields.values())
-    if not plain.all() or (number == 0).any():
-        return None
-    number[number > most] = 0
+    most = max([schema.most for schema, _ in groups])
+    number = numpy.minimum(tags >> 3, most + 1)
     number[heads] = 0
-    sizes = numpy.diff(numpy.append(heads, len(tags)))
-    table = numpy.zeros((most + 1, count), numpy.uint64)
-    table[number, numpy.repeat(numpy.arange(count), sizes)] = values
-    columns = {}
-    for name, spec in schema.fields.items():
-        column = table[spec[0]]
-        columns[name] = column & numpy.uint64(0xFFFFFFFF) if spec[1] == U32 else column
-    return columns
+    table = numpy.zeros((most + 2, count + 1), numpy.int64)
+    table[number, (kinds >> 1).cumsum()] = values  # the last of a field counts
+    wide = int(values.max()) >> 32
+    found, first = [], 1
+    for (schema, _), rows in zip(groups, counts):
+        mine = table[:, first:first + rows]
+        found.append({name: mine[spec[0]] & 0xFFFFFFFF if wide and spec[1] == U32 else mine[spec[0]]
+                      for name, spec in schema.fields.items()})
+        first += rows
+    return found
+
+
+def tables(groups: Sequence[Group]) -> List[Dict[str, Any]]:
+    """For each (schema, rows): name -> values of all messages of `rows` (of one tag), as int64 arrays or
+    lists, never negative. Numbers beyond 63 bits make no sense in any of these columns and are refused."""
+    counts = [sum([some.count for some in rows]) for _, rows in groups]
+    if numpy is not None and sum([n * len(group[0].fields) for n, group in zip(counts, groups)]) > FEW_NUMBERS:
+        found = _tables_fast(groups, counts)
+        if found is not None:
+            return found
+    found = [_columns_slow(schema, rows, count) for (schema, rows), count in zip(groups, counts)]
+    if numpy is None:
+        return found
+    return [{name: numpy.array(column, numpy.int64) for name, column in columns.items()} for columns in found]
 
 
 def columns(schema: Schema, rows: Sequence[Rows]) -> Dict[str, Any]:
-    """name -> values of all messages of `rows` (one schema and tag), as int64 arrays or lists. Numbers
-    beyond 63 bits make no sense in any of these columns and are refused."""
-    count = sum(some.count for some in rows)
-    found = None
-    if numpy is not None and count * len(schema.fields) > FEW_NUMBERS:
-        found = _columns_fast(schema, rows, count)
-    if found is None:
-        found = _columns_slow(schema, rows, count)
-    if numpy is None:
-        if any(value >> 63 for column in found.values() for value in column):
-            raise _broken("a number of 64 bits where none is that large")
-        return found
-    out = {name: numpy.asarray(column, numpy.uint64).view(numpy.int64) for name, column in found.items()}
-    if any((column < 0).any() for name, column in out.items() if schema.fields[name][1] == U64):
-        raise _broken("a number of 64 bits where none is that large")
-    return out
+    """The same of one schema."""
+    return tables([(schema, rows)])[0]
 
 
 def _put_varint(out: bytearray, value: int) -> None:
@@ -287,13 +295,15 @@ def _put_bytes(out: bytearray, number: int, data: Union[bytes, bytearray]) -> No
 
 def encode(schema: Schema, fields: Dict[str, Any]) -> bytes:
     """The canonical bytes: fields in the order of their numbers, defaults left out."""
+    assert fields.keys() <= schema.fields.keys()
     out = bytearray()
-    for name in sorted(fields, key=lambda name: schema.fields[name][0]):
+    for name in schema.order:
+        value = fields.get(name)
+        if value is None:
+            continue
         number, kind, *sub = schema.fields[name]
-        value = fields[name]
         if kind == MESSAGE:
-            if value is not None:
-                _put_bytes(out, number, encode(sub[0], value))
+            _put_bytes(out, number, encode(sub[0], value))
         elif kind in (MESSAGES, ROWS):
             for one in value:
                 _put_bytes(out, number, encode(sub[0], one))
