@@ -182,7 +182,7 @@ def test_fetched_batches_are_the_same_bytes():
         same(shared, python_columns(world, 3, places, transport="fetch"))
         os.rename(world.socket + ".data", world.socket + ".gone")  # a container that has only the control socket
         same(shared, python_columns(world, 3, places))
-        raises(ballast.Unavailable, lambda: ballast.Client(world.socket, transport="shared", connect_timeout=0.2), ".data")
+        raises(ballast.Unavailable, lambda: ballast.Client(world.socket, transport="shared", connect_timeout=1), ".data")
         with ballast.Client(world.socket, transport="fetch", start=(0, 0), credits=1) as client:
             while (batch := client.next(0)) is None:  # nothing is lost between tries
                 assert client.export_state(0)

@@ -9,7 +9,8 @@
             step.commit()
 
 The standard library is enough; with numpy, columns are arrays and several times faster, and where
-libballast is installed too it reads plans and gathers rows. `ballast.torch` has tensors, a dataset and the forms of attention libraries; `python -m ballast.doctor` checks a setup.
+libballast is installed too, it reads plans and gathers rows. `ballast.torch` has tensors, a dataset and
+the forms of attention libraries; `python -m ballast.doctor` checks a setup.
 """
 
 from .batch import Batch, Exchange, Layout
