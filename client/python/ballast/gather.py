@@ -39,7 +39,7 @@ def new(rows: int, dtype: Any) -> Any:
 def destination(out: Any, rows: int) -> Any:
     """The first `rows` of the caller's array, to be written: numpy array or memoryview."""
     if numpy is not None:
-        into = numpy.asarray(out)
+        into = out if type(out) is numpy.ndarray else numpy.asarray(out)
         fits = into.dtype.kind == "i" and into.dtype.itemsize in (4, 8)
     else:
         into = memoryview(out)
@@ -48,7 +48,7 @@ def destination(out: Any, rows: int) -> Any:
         raise InvalidArgument("out is not a flat array of int32 or int64")
     if len(into) < rows:
         raise InvalidArgument(f"{rows} rows do not fit an array of {len(into)}")
-    return into[:rows]
+    return into if len(into) == rows else into[:rows]
 
 
 class _Counting:

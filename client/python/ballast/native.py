@@ -37,6 +37,7 @@ class _Memory:
         self.pointer: int = library.create()
         if not self.pointer:
             raise MemoryError("libballast has no memory for a plan")
+        self.why = ctypes.create_string_buffer(WHY_BYTES)
         self.reserve(4096)
 
     def reserve(self, numbers: int) -> None:
@@ -76,12 +77,11 @@ class Library:
         room = 4 * len(message) + 64
         if len(memory.numbers) < room:
             memory.reserve(2 * room)
-        why = ctypes.create_string_buffer(WHY_BYTES)
         used = self.read(memory.pointer, message, len(message), self.job(tokens_max, group_ranks, rank),
-                         memory.address, len(memory.numbers), why, WHY_BYTES)
+                         memory.address, len(memory.numbers), memory.why, WHY_BYTES)
         if used < 0:
             self.free.append(memory)
-            text = why.value.decode("utf-8", "replace")
+            text = memory.why.value.decode("utf-8", "replace")
             raise ProtocolError(text) if used == -71 else Error(text)  # EPROTO
         return NativePlan(memory, memory.numbers[:used].copy(), group_ranks, rank)
 
@@ -102,15 +102,17 @@ class NativePlan:
         (self.tokens, self.slot_tokens, self.layout, self.exchange, self._document_count,
          self._fragment_count, *shards) = numbers[:HEAD + RANK * group_ranks].tolist()
         self._shards = shards
+        self._slot: Any = None  # that was gathered from last, the bytes of its tokens, and where it is
+        self._slot_bytes, self._slot_at = 2, None
         self.rows, self.pad_rows = shards[RANK * rank:RANK * rank + 2]
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {**self.__dict__, "_memory": None}
+        return {**self.__dict__, "_memory": None, "_slot": None}
 
     def let_go(self) -> None:
         if self._memory is not None:
             self._memory.library.free.append(self._memory)
-            self._memory = None
+            self._memory = self._slot = None
 
     @functools.cached_property
     def documents(self) -> Table:
@@ -146,11 +148,12 @@ class NativePlan:
         if not (flags.c_contiguous and flags.writeable and into.dtype.isnative):
             getattr(self._slowly(), column)(*(() if column == "positions" else (slot,)), into)
             return
-        assert self._memory is not None
-        self._memory.library.fill(
-            self._memory.pointer, COLUMNS[column], into.itemsize,
-            None if column == "positions" else slot.__array_interface__["data"][0],
-            2 if slot is None else slot.itemsize, into.__array_interface__["data"][0])
+        memory = self._memory
+        assert memory is not None
+        if slot is not None and slot is not self._slot:
+            self._slot, self._slot_bytes, self._slot_at = slot, slot.itemsize, slot.__array_interface__["data"][0]
+        memory.library.fill(memory.pointer, COLUMNS[column], into.itemsize, self._slot_at, self._slot_bytes,
+                            into.__array_interface__["data"][0])
 
 
 @functools.lru_cache(maxsize=None)
