@@ -120,6 +120,12 @@ int catalog_use_manifests(struct catalog *catalog, enum catalog_manifests manife
     return count;
 }
 
+void catalog_recheck(struct catalog *catalog) {
+    for (uint32_t i = 0; i < catalog->count; i++) {
+        dataset_recheck(catalog->slots[i].dataset);
+    }
+}
+
 static bool catalog_outgrows_memory(const struct catalog *catalog) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < catalog->count; i++) {

@@ -35,6 +35,9 @@ enum catalog_manifests { MANIFESTS_OFF = 0, MANIFESTS_AUTO = 1, MANIFESTS_REQUIR
 int catalog_use_manifests(struct catalog *catalog, enum catalog_manifests manifests,
                           struct error *error);
 
+/* From now on what was found whole is checked again each time it is read. */
+void catalog_recheck(struct catalog *catalog);
+
 enum catalog_direct { CATALOG_BUFFERED = 0, CATALOG_DIRECT_AUTO = 1, CATALOG_DIRECT = 2 };
 
 /* Whether batches are read past the page cache (O_DIRECT); before any reader has the files. AUTO:

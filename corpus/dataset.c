@@ -299,6 +299,10 @@ uint64_t dataset_offset(const struct dataset *dataset, uint64_t i) {
     return megatron_index_offset(&dataset->index, i);
 }
 
+uint64_t dataset_place(const struct dataset *dataset, uint64_t i, uint32_t *length) {
+    return windows_place(dataset->index.windows, i, length);
+}
+
 uint32_t dataset_longest(const struct dataset *dataset) {
     return dataset->index.longest;
 }
@@ -403,6 +407,12 @@ int dataset_use_manifest(struct dataset *dataset, struct error *error) {
     }
     free(path);
     return rc;
+}
+
+void dataset_recheck(struct dataset *dataset) {
+    if (dataset->manifest != NULL) {
+        manifest_recheck(dataset->manifest);
+    }
 }
 
 const struct manifest *dataset_manifest(const struct dataset *dataset) {

@@ -60,6 +60,7 @@ uint8_t dataset_dtype(const struct dataset *dataset);
  * more, 0 tokens at an offset behind the end of the file (corpus/windows.h). */
 uint32_t dataset_length(const struct dataset *dataset, uint64_t i);
 uint64_t dataset_offset(const struct dataset *dataset, uint64_t i);
+uint64_t dataset_place(const struct dataset *dataset, uint64_t i, uint32_t *length); /* both */
 
 /* Tokens of the longest document; 0 without any. */
 uint32_t dataset_longest(const struct dataset *dataset);
@@ -79,10 +80,11 @@ int dataset_read(const struct dataset *dataset, uint64_t offset, void *to, size_
  * reading the samples, remembered after that. */
 int dataset_fingerprint(const struct dataset *dataset, uint8_t out[16], struct error *error);
 
-/* From now on what is read of .bin is checked against PREFIX.manifest (corpus/manifest.h); once,
- * before any reader has the file. -ENOENT without one, -EBADMSG when it is damaged or another
- * dataset's. */
+/* From now on what is read of .bin is checked against PREFIX.manifest (corpus/manifest.h), each
+ * piece when it is read first, or with dataset_recheck each time. Once, before any reader has the
+ * file. -ENOENT without one, -EBADMSG when it is damaged or another dataset's. */
 int dataset_use_manifest(struct dataset *dataset, struct error *error);
+void dataset_recheck(struct dataset *dataset); /* fine without a manifest */
 const struct manifest *dataset_manifest(const struct dataset *dataset); /* NULL: none */
 
 #endif

@@ -5,6 +5,7 @@
 #include <endian.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,8 @@ static_assert(sizeof(struct header) == 48, "the hashes start at 48");
 struct manifest {
     uint32_t piece_bytes;
     uint64_t count;
+    bool recheck;
+    atomic_uchar *checked; /* one bit per piece */
     struct header header;
     uint64_t hashes[]; /* little endian */
 };
@@ -42,12 +45,16 @@ static int manifest_allocate(uint64_t bin_bytes, uint64_t piece_bytes, struct ma
                              struct error *error) {
     uint64_t count = piece_count(bin_bytes, piece_bytes);
     struct manifest *manifest = calloc(1, sizeof *manifest + count * sizeof manifest->hashes[0]);
-    if (manifest == NULL) {
+    atomic_uchar *checked = calloc(count / 8 + 1, sizeof *checked);
+    if (manifest == NULL || checked == NULL) {
+        free(checked);
+        free(manifest);
         return error_set(error, -ENOMEM, "no memory for %" PRIu64 " hashes; free some memory",
                          count);
     }
     manifest->piece_bytes = (uint32_t)piece_bytes;
     manifest->count = count;
+    manifest->checked = checked;
     *out = manifest;
     return 0;
 }
@@ -66,7 +73,10 @@ int manifest_create(uint64_t bin_bytes, const uint8_t fingerprint[16], struct ma
 }
 
 void manifest_destroy(struct manifest *manifest) {
-    free(manifest);
+    if (manifest != NULL) {
+        free(manifest->checked);
+        free(manifest);
+    }
 }
 
 uint32_t manifest_piece_bytes(const struct manifest *manifest) {
@@ -100,6 +110,30 @@ bool manifest_holds(const struct manifest *manifest, uint64_t offset, const void
         }
     }
     return true;
+}
+
+void manifest_recheck(struct manifest *manifest) {
+    manifest->recheck = true;
+    memset(manifest->checked, 0, manifest->count / 8 + 1);
+}
+
+void manifest_note_checked(const struct manifest *manifest, uint64_t piece) {
+    assert(piece < manifest->count);
+    if (!manifest->recheck) {
+        (void)atomic_fetch_or(&manifest->checked[piece / 8], (unsigned char)(1u << piece % 8));
+    }
+}
+
+static bool manifest_checked(const struct manifest *manifest, uint64_t piece) {
+    return piece < manifest->count &&
+           (atomic_load(&manifest->checked[piece / 8]) & 1u << piece % 8) != 0;
+}
+
+uint64_t manifest_checked_end(const struct manifest *manifest, uint64_t offset, uint64_t limit) {
+    while (offset < limit && manifest_checked(manifest, offset / manifest->piece_bytes)) {
+        offset = (offset / manifest->piece_bytes + 1) * manifest->piece_bytes;
+    }
+    return offset < limit ? offset : limit;
 }
 
 static uint64_t manifest_own_hash(const struct manifest *manifest) {

@@ -9,7 +9,9 @@
  *     40   u64     XXH3-64 of this header with zeros here, then of all that follows
  *     48   u64[]   XXH3-64 of each piece, the last may be shorter
  *
- * Immutable once opened, any thread; made by one thread. */
+ * Whoever reads a piece and finds it whole notes that, so that it need not be hashed each time: it
+ * is then trusted until the dataset is opened anew, as long as the file is not written to.
+ * Immutable once opened but for these notes, any thread; made by one thread. */
 #ifndef BALLAST_CORPUS_MANIFEST_H
 #define BALLAST_CORPUS_MANIFEST_H
 
@@ -47,5 +49,14 @@ uint64_t manifest_hash(const struct manifest *manifest, uint64_t piece);
  * the first piece that is not. */
 bool manifest_holds(const struct manifest *manifest, uint64_t offset, const void *bytes,
                     size_t count, uint64_t *bad);
+
+/* Notes are not kept any more: what follows is hashed each time. */
+void manifest_recheck(struct manifest *manifest);
+
+/* The piece of this number holds. */
+void manifest_note_checked(const struct manifest *manifest, uint64_t piece);
+
+/* Where what was noted ends from `offset` on, at most `limit`; `offset`: its piece was not. */
+uint64_t manifest_checked_end(const struct manifest *manifest, uint64_t offset, uint64_t limit);
 
 #endif

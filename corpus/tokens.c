@@ -1,17 +1,13 @@
 /* tokens: from parts to extents, and from a file's tokens to a slot's.
  *
  * Parts are sorted by where they stand on disk, so that neighbours become one extent wherever they
- * go; what is long is cut into several. Bytes between two parts are read along and thrown away
- * where that is cheaper than another read. A successor token is the token right behind a part:
- * where the next part begins with it, it is copied from there afterwards, since reading it apart
- * would tear the extent; else it is one more token of the same extent.
- * Extents are built twice: once to know how many, then into one allocation: extents, iovecs, the
- * place of each extent, bounce memory and what is thrown away. */
+ * go (corpus/extents.h). A successor token is the token right behind a part: where the next part
+ * begins with it, it is copied from there afterwards, since reading it apart would tear the extent;
+ * else it is one more token of the same extent. */
 #include "corpus/tokens.h"
 #include "corpus/convert.h"
 #include "corpus/files.h"
 #include "corpus/gathered.h"
-#include "corpus/manifest.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -23,11 +19,6 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files and slots are li
 
 #define NO_ROW UINT64_MAX
 
-#define CHECKED_BYTES_MAX 262144u /* of an extent; a multiple of smaller pieces */
-
-/* Where bounce memory and waste are while they are only counted: nowhere near any payload. */
-#define UNPLACED ((uint8_t *)(UINTPTR_MAX / 4))
-
 /* A part on disk, in the bounce memory and in the payload. */
 struct tokens_place {
     uint64_t file_offset;   /* bytes, of its first token */
@@ -38,28 +29,7 @@ struct tokens_place {
     struct tokens_target *target;
     uint32_t dataset;
     uint32_t part; /* index in target->documents */
-};
-
-/* Without memory yet (extents NULL) it only counts. */
-struct extent_builder {
-    const struct tokens_job *job;
-    struct read_extent *extents;
-    uint32_t *extent_places;
-    struct iovec *iovecs;
-    uint8_t *waste;
-    bool gaps;             /* are read along */
-    uint32_t extent_count; /* the last is open */
-    uint64_t iovec_count;
-    uint64_t waste_bytes; /* of the extents before the open one */
-    /* The open extent: */
-    const struct dataset *dataset;
-    uint64_t piece_bytes; /* of its manifest: it begins and ends at these; 1 without */
-    uint32_t iovecs_open;
-    uint64_t end;        /* in the file */
-    uint64_t bytes;      /* so far */
-    uint64_t waste_open; /* for its gaps: the largest, or all where they are checked */
-    uint8_t *memory_end; /* of its last iovec */
-    uint64_t read_bytes; /* of all extents */
+    uint32_t width;
 };
 
 uint64_t tokens_payload_bytes(const struct document *documents, uint32_t count,
@@ -102,34 +72,38 @@ static int tokens_reserve_places(struct tokens_job *job) {
     return 0;
 }
 
-static struct tokens_place tokens_find_place(const struct tokens_job *job,
+static struct tokens_place tokens_find_place(const struct dataset *dataset,
                                              struct tokens_target *target, uint32_t part) {
     const struct document *document = &target->documents[part];
-    const struct dataset *dataset = catalog_dataset(job->catalog, document->dataset);
-    uint64_t width = dataset_width(dataset);
+    uint32_t width = dataset_width(dataset), length;
+    uint64_t offset = dataset_place(dataset, document->document, &length);
     assert(document->length > 0);
-    assert(document->document < dataset_documents(dataset));
     assert((uint64_t)document->offset + document->length <= document->document_length);
-    assert(document->document_length <= dataset_length(dataset, document->document) ||
-           dataset_failed(dataset, NULL) < 0);
+    assert(document->document_length <= length || dataset_failed(dataset, NULL) < 0);
     return (struct tokens_place){
-        .file_offset = dataset_offset(dataset, document->document) + document->offset * width,
-        .file_bytes = document->length * width,
+        .file_offset = offset + (uint64_t)document->offset * width,
+        .file_bytes = (uint64_t)document->length * width,
         .successor_row = NO_ROW,
         .target = target,
         .dataset = document->dataset,
         .part = part,
+        .width = width,
     };
 }
 
 /* Rows in the order of the parts. */
 static void tokens_find_target(const struct tokens_job *job, struct tokens_target *target,
                                struct tokens_place *places) {
+    const struct dataset *dataset = NULL;
     uint64_t row = 0;
     for (uint32_t i = 0; i < target->count; i++) {
-        places[i] = tokens_find_place(job, target, i);
+        const struct document *document = &target->documents[i];
+        if (i == 0 || document->dataset != document[-1].dataset) {
+            dataset = catalog_dataset(job->catalog, document->dataset);
+        }
+        places[i] = tokens_find_place(dataset, target, i);
         places[i].row = row;
-        row += target->documents[i].length;
+        row += document->length;
     }
     for (uint32_t i = 0; i < target->count; i++) {
         if (!document_is_last_part(&target->documents[i])) {
@@ -138,43 +112,46 @@ static void tokens_find_target(const struct tokens_job *job, struct tokens_targe
     }
 }
 
-/* One pass of a radix sort, stable; false when all have the same digit. */
-static bool keys_sort_by(const struct tokens_key *from, struct tokens_key *to, uint32_t count,
+#define DIGIT_BITS 11u
+
+/* One pass of a radix sort, stable. */
+static void keys_sort_by(const struct tokens_key *from, struct tokens_key *to, uint32_t count,
                          unsigned shift) {
-    uint32_t starts[256] = {0};
+    uint32_t starts[1u << DIGIT_BITS] = {0}, mask = (1u << DIGIT_BITS) - 1;
     for (uint32_t i = 0; i < count; i++) {
-        starts[from[i].value >> shift & 255]++;
+        starts[from[i].value >> shift & mask]++;
     }
-    if (starts[from[0].value >> shift & 255] == count) {
-        return false;
-    }
-    for (uint32_t digit = 0, start = 0; digit < 256; digit++) {
+    for (uint32_t digit = 0, start = 0; digit <= mask; digit++) {
         uint32_t digit_count = starts[digit];
         starts[digit] = start;
         start += digit_count;
     }
     for (uint32_t i = 0; i < count; i++) {
-        to[starts[from[i].value >> shift & 255]++] = from[i];
+        to[starts[from[i].value >> shift & mask]++] = from[i];
     }
-    return true;
 }
 
 /* Into disk order; what begins at the same byte stays in the order of targets and parts. */
 static void tokens_sort_places(struct tokens_job *job) {
     struct tokens_place *sorted = job->places + job->places_max;
     struct tokens_key *keys = job->keys, *spare = job->keys + job->places_max;
+    uint64_t ones = 0, all = UINT64_MAX;
     for (uint32_t i = 0; i < job->place_count; i++) {
         const struct tokens_place *place = &job->places[i];
         assert(place->file_offset >> KEY_OFFSET_BITS == 0);
         keys[i].value = (uint64_t)place->dataset << KEY_OFFSET_BITS | place->file_offset;
         keys[i].place = i;
+        ones |= keys[i].value;
+        all &= keys[i].value;
     }
-    for (unsigned shift = 0; shift < 64; shift += 8) {
-        if (keys_sort_by(keys, spare, job->place_count, shift)) {
-            struct tokens_key *swapped = keys;
-            keys = spare;
-            spare = swapped;
-        }
+    uint64_t differ = ones ^ all; /* digits that are the same everywhere are not sorted by */
+    while (differ != 0) {
+        unsigned shift = (unsigned)__builtin_ctzll(differ);
+        keys_sort_by(keys, spare, job->place_count, shift);
+        differ &= ~((((uint64_t)1 << DIGIT_BITS) - 1) << shift);
+        struct tokens_key *swapped = keys;
+        keys = spare;
+        spare = swapped;
     }
     for (uint32_t i = 0; i < job->place_count; i++) {
         sorted[i] = job->places[keys[i].place];
@@ -202,129 +179,6 @@ static bool place_reads_successor(const struct tokens_job *job, uint32_t i) {
     return job->places[i].successor_row != NO_ROW && !place_is_followed(job, i);
 }
 
-static int tokens_check_extent(struct read_extent *extent);
-
-static void extent_append(struct extent_builder *builder, uint64_t bytes, uint8_t *to) {
-    bool goes_on = builder->memory_end == to;
-    if (builder->extents != NULL) {
-        struct iovec *next = &builder->iovecs[builder->iovec_count];
-        if (goes_on) {
-            next[-1].iov_len += bytes;
-        } else {
-            *next = (struct iovec){to, bytes};
-        }
-    }
-    if (!goes_on) {
-        builder->iovec_count++;
-        builder->iovecs_open++;
-    }
-    if (builder->extents != NULL) {
-        builder->extents[builder->extent_count - 1].iovec_count = builder->iovecs_open;
-    }
-    builder->memory_end = to + bytes;
-    builder->bytes += bytes;
-    builder->end += bytes;
-    builder->read_bytes += bytes;
-}
-
-/* What is only read to be checked has memory of its own; the rest overwrites itself. */
-static void extent_skip(struct extent_builder *builder, uint64_t bytes) {
-    bool kept = builder->piece_bytes > 1;
-    uint64_t at = builder->waste_bytes + (kept ? builder->waste_open : 0);
-    if (bytes > 0) {
-        builder->memory_end = NULL;
-        extent_append(builder, bytes, builder->extents == NULL ? UNPLACED : builder->waste + at);
-        builder->memory_end = NULL;
-        if (kept) {
-            builder->waste_open += bytes;
-        } else if (bytes > builder->waste_open) {
-            builder->waste_open = bytes;
-        }
-    }
-}
-
-/* What is checked should still be in the processor's cache when it is. */
-static uint64_t extent_bytes_max(const struct extent_builder *builder) {
-    bool small = builder->piece_bytes > 1 && builder->piece_bytes < CHECKED_BYTES_MAX;
-    return small ? CHECKED_BYTES_MAX : READ_EXTENT_BYTES_MAX;
-}
-
-/* Where the pieces end that the open extent has begun. */
-static uint64_t extent_whole_end(const struct extent_builder *builder) {
-    uint64_t piece = builder->piece_bytes, bin = dataset_bin_bytes(builder->dataset);
-    uint64_t end = (builder->end + piece - 1) / piece * piece;
-    return end < bin ? end : bin;
-}
-
-static void extent_close(struct extent_builder *builder) {
-    if (builder->extent_count > 0) {
-        extent_skip(builder, extent_whole_end(builder) - builder->end);
-        builder->waste_bytes += builder->waste_open;
-        builder->waste_open = 0;
-    }
-}
-
-static void extent_open(struct extent_builder *builder, const struct dataset *dataset,
-                        uint64_t offset, uint32_t place) {
-    const struct manifest *manifest = dataset_manifest(dataset);
-    extent_close(builder);
-    builder->piece_bytes = manifest == NULL ? 1 : manifest_piece_bytes(manifest);
-    uint64_t begin = offset / builder->piece_bytes * builder->piece_bytes;
-    if (builder->extents != NULL) {
-        builder->extents[builder->extent_count] = (struct read_extent){
-            .file = dataset_bin(dataset),
-            .offset = begin,
-            .iovecs = builder->iovecs + builder->iovec_count,
-            .check = manifest == NULL ? NULL : tokens_check_extent,
-            .check_context = manifest,
-        };
-        builder->extent_places[builder->extent_count] = place;
-    }
-    builder->extent_count++;
-    builder->dataset = dataset;
-    builder->iovecs_open = 0;
-    builder->end = begin;
-    builder->bytes = 0;
-    builder->memory_end = NULL;
-    extent_skip(builder, offset - begin);
-}
-
-/* Whether the open extent can go on at `offset`, with room for a gap, a part's first bytes and what
- * is to be read behind it. */
-static bool extent_goes_on(const struct extent_builder *builder, const struct dataset *dataset,
-                           uint64_t offset) {
-    if (builder->extent_count == 0 || builder->dataset != dataset || builder->end > offset) {
-        return false;
-    }
-    uint64_t gap = offset - builder->end;
-    uint32_t iovecs = builder->iovecs_open + 1 + (gap > 0) + (builder->piece_bytes > 1);
-    uint64_t gap_max = !builder->gaps                         ? 0
-                       : file_is_direct(dataset_bin(dataset)) ? TOKENS_GAP_BYTES_MAX_DIRECT
-                                                              : TOKENS_GAP_BYTES_MAX;
-    return (gap <= gap_max || offset < extent_whole_end(builder)) &&
-           builder->bytes + gap < extent_bytes_max(builder) && iovecs <= READ_EXTENT_IOVECS_MAX;
-}
-
-static void extents_add(struct extent_builder *builder, const struct dataset *dataset,
-                        uint64_t offset, uint64_t bytes, uint8_t *to, uint32_t place) {
-    while (bytes > 0) {
-        if (!extent_goes_on(builder, dataset, offset)) {
-            extent_open(builder, dataset, offset, place);
-        }
-        extent_skip(builder, offset - builder->end);
-        uint64_t room = extent_bytes_max(builder) - builder->bytes;
-        uint64_t taken = bytes < room ? bytes : room;
-        extent_append(builder, taken, to);
-        offset += taken;
-        bytes -= taken;
-        to += taken;
-    }
-}
-
-static uint32_t place_width(const struct tokens_job *job, const struct tokens_place *place) {
-    return dataset_width(catalog_dataset(job->catalog, place->dataset));
-}
-
 static uint8_t *payload_at(const struct tokens_job *job, const struct tokens_place *place,
                            uint64_t row) {
     return (uint8_t *)place->target->payload + row * job->token_bytes;
@@ -334,10 +188,12 @@ static uint8_t *payload_at(const struct tokens_job *job, const struct tokens_pla
 static uint64_t tokens_place_bounce(struct tokens_job *job) {
     uint64_t offset = 0;
     job->wanted_bytes = 0;
+    job->has_successors = false;
     for (uint32_t i = 0; i < job->place_count; i++) {
         struct tokens_place *place = &job->places[i];
-        uint64_t width = place_width(job, place);
+        uint64_t width = place->width;
         uint64_t bytes = place->file_bytes + (place_reads_successor(job, i) ? width : 0);
+        job->has_successors = job->has_successors || place->successor_row != NO_ROW;
         job->wanted_bytes += bytes;
         if (width != job->token_bytes) {
             offset = (offset + width - 1) / width * width;
@@ -348,67 +204,45 @@ static uint64_t tokens_place_bounce(struct tokens_job *job) {
     return offset;
 }
 
-static void tokens_build_extents(struct extent_builder *builder, uint8_t *bounce) {
-    const struct tokens_job *job = builder->job;
-    for (uint32_t i = 0; i < job->place_count; i++) {
-        const struct tokens_place *place = &job->places[i];
-        uint32_t width = place_width(job, place);
-        bool direct = width == job->token_bytes;
-        uint8_t *to = direct ? payload_at(job, place, place->row) : bounce + place->bounce_offset;
-        const struct dataset *dataset = catalog_dataset(job->catalog, place->dataset);
-        extents_add(builder, dataset, place->file_offset, place->file_bytes, to, i);
-        if (place_reads_successor(job, i)) {
-            to = direct ? payload_at(job, place, place->successor_row) : to + place->file_bytes;
-            extents_add(builder, dataset, place->file_offset + place->file_bytes, width, to, i);
-        }
-    }
-    extent_close(builder);
-}
-
-/* Memory for what was counted, with a cache line between what lies behind one another. */
-static int tokens_reserve(struct tokens_job *job, const struct extent_builder *counted,
-                          uint64_t bounce_bytes, struct extent_builder *builder) {
-    uint64_t extents_bytes = counted->extent_count * sizeof *job->read.extents;
-    uint64_t iovecs_bytes = counted->iovec_count * sizeof *job->iovecs;
-    uint64_t places_bytes = (counted->extent_count + 1ull) / 2 * 2 * sizeof *job->extent_places;
-    bounce_bytes = (bounce_bytes + 63) / 64 * 64;
-    uint64_t bytes = extents_bytes + iovecs_bytes + places_bytes + bounce_bytes +
-                     counted->waste_bytes;
-    if (bytes > job->memory_bytes) {
-        free(job->memory);
-        job->memory_bytes = 0;
-        job->memory = malloc(bytes + bytes / 4);
-        if (job->memory == NULL) {
+static int tokens_reserve_bounce(struct tokens_job *job, uint64_t bytes) {
+    if (bytes > job->bounce_max) {
+        free(job->bounce);
+        job->bounce_max = bytes + bytes / 4;
+        job->bounce = malloc(job->bounce_max);
+        if (job->bounce == NULL) {
+            job->bounce_max = 0;
             return -ENOMEM;
         }
-        job->memory_bytes = bytes + bytes / 4;
     }
-    uint8_t *memory = job->memory;
-    job->read.extents = (struct read_extent *)(void *)memory;
-    job->iovecs = (struct iovec *)(void *)(memory += extents_bytes);
-    job->extent_places = (uint32_t *)(void *)(memory += iovecs_bytes);
-    job->bounce = memory + places_bytes;
-    builder->extents = job->read.extents;
-    builder->extent_places = job->extent_places;
-    builder->iovecs = job->iovecs;
-    builder->waste = job->bounce + bounce_bytes;
     return 0;
 }
 
-/* On a thread of the reader. */
-static int tokens_check_extent(struct read_extent *extent) {
-    const struct manifest *manifest = extent->check_context;
-    uint64_t piece_bytes = manifest_piece_bytes(manifest), bytes = extent->done;
-    struct gathered from = {.iovec = extent->iovecs};
-    for (uint64_t at = 0; at < bytes; at += piece_bytes) {
-        size_t piece = (size_t)(bytes - at < piece_bytes ? bytes - at : piece_bytes);
-        uint64_t hash = gathered_hash(&from, piece);
-        if (hash != manifest_hash(manifest, (extent->offset + at) / piece_bytes)) {
-            extent->done = at;
-            return -EBADMSG;
+static bool dataset_is_converted(const struct tokens_job *job, const struct dataset *dataset) {
+    return dataset_width(dataset) != job->token_bytes ||
+           convert_forbidden_bits(dataset_dtype(dataset), job->token_bytes) != 0;
+}
+
+static int tokens_find_extents(struct tokens_job *job, bool gaps) {
+    const struct dataset *dataset = NULL;
+    extents_begin(&job->extents, gaps);
+    job->is_converted = false;
+    for (uint32_t i = 0; i < job->place_count; i++) {
+        const struct tokens_place *place = &job->places[i];
+        bool direct = place->width == job->token_bytes;
+        uint8_t *to = direct ? payload_at(job, place, place->row)
+                             : job->bounce + place->bounce_offset;
+        if (i == 0 || place->dataset != place[-1].dataset) {
+            dataset = catalog_dataset(job->catalog, place->dataset);
+            job->is_converted = job->is_converted || dataset_is_converted(job, dataset);
+        }
+        extents_add(&job->extents, dataset, place->file_offset, place->file_bytes, to, i);
+        if (place_reads_successor(job, i)) {
+            to = direct ? payload_at(job, place, place->successor_row) : to + place->file_bytes;
+            extents_add(&job->extents, dataset, place->file_offset + place->file_bytes,
+                        place->width, to, i);
         }
     }
-    return 0;
+    return extents_finish(&job->extents);
 }
 
 static void tokens_complete(struct read_job *read);
@@ -424,28 +258,23 @@ int tokens_job_prepare(struct tokens_job *job, const struct catalog *catalog, ui
         return rc;
     }
     tokens_find_places(job);
-    uint64_t bounce_bytes = tokens_place_bounce(job);
-    struct extent_builder counted = {.job = job, .gaps = !exact};
-    struct extent_builder builder = counted;
-    tokens_build_extents(&counted, UNPLACED);
-    rc = tokens_reserve(job, &counted, bounce_bytes, &builder);
-    if (rc < 0) {
-        return rc;
+    rc = tokens_reserve_bounce(job, tokens_place_bounce(job));
+    if (rc == 0) {
+        rc = tokens_find_extents(job, !exact);
     }
-    tokens_build_extents(&builder, job->bounce);
-    assert(builder.extent_count == counted.extent_count);
-    assert(builder.iovec_count <= counted.iovec_count);
-    job->read.extent_count = builder.extent_count;
+    job->read.extents = job->extents.extents;
+    job->read.extent_count = job->extents.count;
     job->read.complete = tokens_complete;
-    job->read_bytes = builder.read_bytes;
-    return 0;
+    job->read_bytes = job->extents.read_bytes;
+    return rc;
 }
 
 void tokens_job_deinit(struct tokens_job *job) {
-    free(job->memory);
+    extents_deinit(&job->extents);
+    free(job->bounce);
     free(job->places_memory);
-    job->memory = NULL;
-    job->memory_bytes = 0;
+    job->bounce = NULL;
+    job->bounce_max = 0;
     job->places_memory = NULL;
     job->places_max = 0;
 }
@@ -499,7 +328,7 @@ static int finish_run(const struct tokens_job *job, const struct tokens_place *p
 
 static int finish_place(const struct tokens_job *job, uint32_t i, struct error *error) {
     const struct tokens_place *place = &job->places[i];
-    uint32_t width = place_width(job, place);
+    uint32_t width = place->width;
     bool direct = width == job->token_bytes;
     const uint8_t *bounced = direct ? NULL : job->bounce + place->bounce_offset;
     uint64_t count = place->file_bytes / width;
@@ -562,7 +391,7 @@ static void target_fail(const struct tokens_job *job, const struct tokens_place 
     const struct dataset *dataset = catalog_dataset(job->catalog, place->dataset);
     const struct document *document = &target->documents[place->part];
     uint64_t offset = failure->offset > place->file_offset ? failure->offset : place->file_offset;
-    uint64_t token = document->offset + (offset - place->file_offset) / place_width(job, place);
+    uint64_t token = document->offset + (offset - place->file_offset) / place->width;
     (void)error_set(&target->error, failure->code,
                     "dataset '%s': %s: byte %" PRIu64 " (document %" PRIu64 ", token %" PRIu64
                     "): %s; %s",
@@ -583,13 +412,13 @@ static void tokens_fail_extent(const struct tokens_job *job, uint32_t e) {
     const struct read_extent *extent = &job->read.extents[e];
     struct read_failure failure = {extent->result, extent->offset + extent->done};
     uint64_t end = extent->offset + extent_bytes(extent);
-    uint32_t dataset = job->places[job->extent_places[e]].dataset;
-    for (uint32_t i = job->extent_places[e]; i < job->place_count; i++) {
+    uint32_t dataset = job->places[job->extents.places[e]].dataset;
+    for (uint32_t i = job->extents.places[e]; i < job->place_count; i++) {
         const struct tokens_place *place = &job->places[i];
         if (place->dataset != dataset || place->file_offset >= end) {
             return;
         }
-        uint64_t successor = place_reads_successor(job, i) ? place_width(job, place) : 0;
+        uint64_t successor = place_reads_successor(job, i) ? place->width : 0;
         if (place->file_offset + place->file_bytes + successor > failure.offset) {
             target_fail(job, place, &failure);
         }
@@ -618,13 +447,13 @@ static void tokens_check_files(const struct tokens_job *job) {
 
 /* Successors from the end, so that what follows a place is settled before the place. */
 static void tokens_finish_places(const struct tokens_job *job) {
-    for (uint32_t i = 0; i < job->place_count; i++) {
+    for (uint32_t i = 0; job->is_converted && i < job->place_count; i++) {
         struct error *error = &job->places[i].target->error;
         if (error->code == 0) {
             (void)finish_place(job, i, error);
         }
     }
-    for (uint32_t i = job->place_count; i-- > 0;) {
+    for (uint32_t i = job->has_successors ? job->place_count : 0; i-- > 0;) {
         const struct tokens_place *place = &job->places[i];
         if (place->successor_row == NO_ROW || !place_is_followed(job, i)) {
             continue;

@@ -17,15 +17,10 @@
 #define BALLAST_CORPUS_TOKENS_H
 
 #include "corpus/catalog.h"
-#include "corpus/reader.h"
+#include "corpus/extents.h"
 #include "planner/document.h"
 
 #include <stdbool.h>
-
-/* Gaps of up to this many bytes are read along: about what the page cache, or the disk where it is
- * read past the cache, delivers in the time of one read. */
-#define TOKENS_GAP_BYTES_MAX        6144u
-#define TOKENS_GAP_BYTES_MAX_DIRECT 16384u
 
 /* A slot to fill. */
 struct tokens_target {
@@ -57,11 +52,11 @@ struct tokens_job {
     struct tokens_key *keys;     /* to sort them by */
     void *places_memory;         /* of both, each twice */
     uint32_t places_max;
-    void *memory; /* one allocation: what the pointers below lead to */
-    size_t memory_bytes;
-    struct iovec *iovecs;
-    uint32_t *extent_places; /* the place at which each extent begins */
+    bool has_successors; /* that are to be copied from the part behind */
+    bool is_converted;   /* or at least checked, value by value */
+    struct extents extents;
     uint8_t *bounce;
+    uint64_t bounce_max;
 };
 
 /* Bytes of the payload for these parts. */

@@ -215,13 +215,6 @@ static void windows_give_back(const struct windows *windows) {
     }
 }
 
-uint32_t windows_length(const struct windows *windows, uint64_t i) {
-    const struct window *window = windows_take(windows, i);
-    uint32_t length = window->bad ? 0 : window->lengths[i % WINDOW_DOCUMENTS];
-    windows_give_back(windows);
-    return length;
-}
-
 static uint64_t window_offset(const struct windows *windows, const struct window *window,
                               uint64_t i) {
     size_t at = i % WINDOW_DOCUMENTS;
@@ -235,11 +228,24 @@ static uint64_t window_offset(const struct windows *windows, const struct window
     return tokens * windows->width;
 }
 
-uint64_t windows_offset(const struct windows *windows, uint64_t i) {
+uint64_t windows_place(const struct windows *windows, uint64_t i, uint32_t *length) {
     const struct window *window = windows_take(windows, i);
     uint64_t offset = window->bad ? WINDOWS_NOWHERE : window_offset(windows, window, i);
+    *length = window->bad ? 0 : window->lengths[i % WINDOW_DOCUMENTS];
     windows_give_back(windows);
     return offset;
+}
+
+uint64_t windows_offset(const struct windows *windows, uint64_t i) {
+    uint32_t length;
+    return windows_place(windows, i, &length);
+}
+
+uint32_t windows_length(const struct windows *windows, uint64_t i) {
+    const struct window *window = windows_take(windows, i);
+    uint32_t length = window->bad ? 0 : window->lengths[i % WINDOW_DOCUMENTS];
+    windows_give_back(windows);
+    return length;
 }
 
 int windows_failed(const struct windows *windows, struct error *error) {

@@ -54,6 +54,9 @@ void windows_put_offsets(struct windows *windows, const uint64_t *offsets, size_
 uint32_t windows_length(const struct windows *windows, uint64_t i);
 uint64_t windows_offset(const struct windows *windows, uint64_t i);
 
+/* Both at once. */
+uint64_t windows_place(const struct windows *windows, uint64_t i, uint32_t *length);
+
 /* 0, or why a chunk could not be had: -EBADMSG changed, or what reading said. */
 int windows_failed(const struct windows *windows, struct error *error);
 

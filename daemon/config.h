@@ -86,6 +86,7 @@ struct config {
     bool reader_registered;
     enum catalog_direct reader_direct;
     enum catalog_manifests reader_manifest;
+    bool reader_recheck;
     bool payload_hashes;
     /* [slab] */
     uint32_t slots;     /* of this node */

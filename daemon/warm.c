@@ -101,6 +101,9 @@ static int warm_files(struct daemon *daemon, struct error *error) {
     if (manifests < 0) {
         return manifests;
     }
+    if (config->reader_recheck) {
+        catalog_recheck(daemon->catalog);
+    }
     uint32_t direct = catalog_read_direct(daemon->catalog, config->reader_direct, &why);
     if (why.code < 0) {
         log_line(LOG_WARNING, "reader",

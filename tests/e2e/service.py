@@ -260,22 +260,27 @@ def test_a_file_that_shrinks_ends_the_streams_that_need_it_with_its_name():
         world.stop()
 
 
+def damage_unseen(path):
+    """Bits turn over: every byte of the file is another one, its size and times are as they were."""
+    times = os.stat(path)
+    with open(path, "r+b") as f:
+        data = bytes(b ^ 1 for b in f.read())
+        f.seek(0)
+        f.write(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
 def test_damaged_tokens_are_refused_with_a_manifest_by_either_reader():
-    """Bits turn over unseen: every byte of the file is another one, its size and times are as they were."""
     for backend in ("io_uring", "pread"):
         with small_world() as world:
             path = os.path.join(world.dir, "d.bin")
             verified = world.ctl("verify", "--write-manifest", path[:-4]).stdout
             assert "manifest: written" in verified, verified
-            world.start(environment={"BALLAST_READER_BACKEND": backend, "BALLAST_READER_MANIFEST": "required"})
+            world.start(environment={"BALLAST_READER_BACKEND": backend, "BALLAST_READER_MANIFEST": "required",
+                                     "BALLAST_READER_RECHECK": "true"})
             rank = world.rank(0, cp=0, steps=100000, think_ms=1)
             world.wait_for(lambda: len(rank.lines()) > 4, "the rank is served")
-            times = os.stat(path)
-            with open(path, "r+b") as f:
-                data = bytes(b ^ 1 for b in f.read())
-                f.seek(0)
-                f.write(data)
-            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+            damage_unseen(path)
             code, text = rank.wait(60)
             assert code != 0 and "d.bin: byte " in text and "document" in text and "manifest" in text, (code, text)
             assert world.live("status")["state"] == "serving"

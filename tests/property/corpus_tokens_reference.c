@@ -135,7 +135,7 @@ static bool job_is_right(struct tokens_world *world, struct tokens_job *job,
     tokens_reference(world, parts, count, token_bytes, expected);
     assert_int_equal(
         tokens_prepare_one(job, world, parts, count, token_bytes, exact, payload, &target), 0);
-    bool right = extents_are_coalesced(&job->read, exact ? 0 : TOKENS_GAP_BYTES_MAX);
+    bool right = extents_are_coalesced(&job->read, exact ? 0 : EXTENT_GAP_BYTES_MAX);
     tokens_run_read(reader, job);
     if (target.error.code < 0) {
         print_error("%s\n", target.error.text);

@@ -161,13 +161,31 @@ static uint32_t flips(void) {
     return getenv("BALLAST_TEST_FULL") != NULL ? 10000 : 400;
 }
 
-static void read_damaged(struct damage *damage, bool with_manifest, uint32_t *refused,
+enum checks { CHECKS_NONE, CHECKS_FIRST, CHECKS_ALWAYS };
+
+static void use_manifest(struct damage *damage) {
+    assert_int_equal(catalog_use_manifests(damage->world.catalog, MANIFESTS_REQUIRED, NULL), 1);
+}
+
+/* So that nothing was read yet. False: refused at once, for what the fingerprint covers of the
+ * tokens is not as it was. */
+static bool open_anew(struct damage *damage) {
+    tokens_world_reopen(&damage->world);
+    int found = catalog_use_manifests(damage->world.catalog, MANIFESTS_REQUIRED, NULL);
+    assert_true(found == 1 || found == -EBADMSG);
+    return found == 1;
+}
+
+static void read_damaged(struct damage *damage, enum checks checks, uint32_t *refused,
                          uint32_t *wrong) {
     struct dealt *dealt = calloc(1, sizeof *dealt);
     struct tokens_job job = {0};
     assert_non_null(dealt);
-    if (with_manifest) {
-        assert_int_equal(catalog_use_manifests(damage->world.catalog, MANIFESTS_REQUIRED, NULL), 1);
+    if (checks != CHECKS_NONE) {
+        use_manifest(damage);
+    }
+    if (checks == CHECKS_ALWAYS) {
+        catalog_recheck(damage->world.catalog);
     }
     deal(damage, dealt);
     assert_int_equal(read_dealt(damage, &job, dealt, 0, wrong), 0);
@@ -176,26 +194,62 @@ static void read_damaged(struct damage *damage, bool with_manifest, uint32_t *re
         uint64_t at = random_next(damage) % damage->bytes[0];
         uint8_t bits = (uint8_t)(1u << random_next(damage) % 8);
         flip(damage, 0, at, bits);
-        *refused += read_dealt(damage, &job, dealt, i % 2, wrong) > 0;
+        bool opened = checks != CHECKS_FIRST || open_anew(damage);
+        *refused += !opened || read_dealt(damage, &job, dealt, i % 2, wrong) > 0;
         flip(damage, 0, at, bits);
     }
     tokens_job_deinit(&job);
     free(dealt);
 }
 
-static void a_flipped_bit_of_the_tokens_is_never_given_out(void **state) {
-    struct damage *damage = *state;
+static void flips_are_never_given_out(struct damage *damage, enum checks checks) {
     uint32_t refused = 0, wrong = 0;
-    read_damaged(damage, true, &refused, &wrong);
+    read_damaged(damage, checks, &refused, &wrong);
     print_message("%u flips, %u refused, %u wrong payloads\n", flips(), refused, wrong);
     assert_int_equal(wrong, 0);
     assert_true(refused >= flips() / 2);
 }
 
-/* What the test above is worth: without a manifest nothing tells. */
+static void a_bit_flipped_before_it_is_read_first_is_never_given_out(void **state) {
+    flips_are_never_given_out(*state, CHECKS_FIRST);
+}
+
+static void checked_each_time_a_flipped_bit_is_never_given_out(void **state) {
+    flips_are_never_given_out(*state, CHECKS_ALWAYS);
+}
+
+/* Read by a job that wants what was read before: how many extents are hashed. */
+static uint32_t checks_of_reading_again(struct damage *damage, bool recheck) {
+    struct dealt *dealt = calloc(1, sizeof *dealt);
+    struct tokens_job job = {0};
+    uint32_t wrong = 0, checks = 0;
+    assert_non_null(dealt);
+    assert_true(open_anew(damage));
+    if (recheck) {
+        catalog_recheck(damage->world.catalog);
+    }
+    deal(damage, dealt);
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        assert_int_equal(read_dealt(damage, &job, dealt, turn, &wrong), 0);
+    }
+    assert_int_equal(wrong, 0);
+    for (uint32_t e = 0; e < job.read.extent_count; e++) {
+        checks += job.read.extents[e].check != NULL;
+    }
+    tokens_job_deinit(&job);
+    free(dealt);
+    return checks;
+}
+
+static void what_was_found_whole_is_not_hashed_again_unless_told(void **state) {
+    assert_int_equal(checks_of_reading_again(*state, false), 0);
+    assert_true(checks_of_reading_again(*state, true) > 0);
+}
+
+/* What the tests above are worth: without a manifest nothing tells. */
 static void without_a_manifest_flips_are_given_out(void **state) {
     uint32_t refused = 0, wrong = 0;
-    read_damaged(*state, false, &refused, &wrong);
+    read_damaged(*state, CHECKS_NONE, &refused, &wrong);
     assert_int_equal(refused, 0);
     assert_true(wrong > flips() / 4);
 }
@@ -316,7 +370,9 @@ static void reading_past_the_page_cache_brings_the_same_bytes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_flipped_bit_of_the_tokens_is_never_given_out),
+        TEST(a_bit_flipped_before_it_is_read_first_is_never_given_out),
+        TEST(checked_each_time_a_flipped_bit_is_never_given_out),
+        TEST(what_was_found_whole_is_not_hashed_again_unless_told),
         TEST(without_a_manifest_flips_are_given_out),
         TEST(every_byte_of_the_index_header_may_be_any_other),
         TEST(a_flipped_bit_of_the_index_changes_no_document),

@@ -334,12 +334,12 @@ static void a_job_keeps_its_memory_between_micro_batches(void **state) {
     tokens_world_write(world);
     struct document part = tokens_world_part(world, 0, 0, 0, 1000);
     assert_int_equal(tokens_prepare_one(&job, world, &part, 1, 2, true, payload, &target), 0);
-    void *memory = job.memory;
+    void *memory = job.extents.iovecs;
     refuse_memory = true;
     for (uint32_t length = 1000; length > 0; length--) {
         part.length = length;
         assert_int_equal(tokens_prepare_one(&job, world, &part, 1, 2, true, payload, &target), 0);
-        assert_ptr_equal(job.memory, memory);
+        assert_ptr_equal(job.extents.iovecs, memory);
     }
     refuse_memory = false;
     tokens_job_deinit(&job);

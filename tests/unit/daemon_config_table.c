@@ -260,6 +260,7 @@ static const struct {
     {"reader.direct", {"off", "auto", "on"}},
     {"reader.manifest", {"off", "auto", "required"}},
     {"reader.payload_hashes", {"false", "true"}},
+    {"reader.recheck", {"false", "true"}},
     {"reader.registered", {"false", "true"}},
     {"reader.threads", {"auto", "7"}},
     {"slab.slots", {"auto", "500"}},

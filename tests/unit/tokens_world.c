@@ -88,7 +88,7 @@ static void token_set_write(const struct token_set *set, const char *prefix) {
     free(offsets);
 }
 
-void tokens_world_write(struct tokens_world *world) {
+void tokens_world_reopen(struct tokens_world *world) {
     char prefixes[TOKEN_SETS_MAX][96], names[TOKEN_SETS_MAX][16];
     struct catalog_entry entries[TOKEN_SETS_MAX];
     struct error error = {0};
@@ -96,11 +96,21 @@ void tokens_world_write(struct tokens_world *world) {
         tokens_world_path(world, i, prefixes[i]);
         snprintf(names[i], sizeof names[i], "set%u", i);
         entries[i] = (struct catalog_entry){.name = names[i], .prefix = prefixes[i], .weight = 1};
-        token_set_write(&world->sets[i], prefixes[i]);
     }
+    catalog_close(world->catalog);
+    world->catalog = NULL;
     if (catalog_open(entries, world->set_count, &world->catalog, &error) < 0) {
         fail_msg("%s", error.text);
     }
+}
+
+void tokens_world_write(struct tokens_world *world) {
+    char prefix[96];
+    for (uint32_t i = 0; i < world->set_count; i++) {
+        tokens_world_path(world, i, prefix);
+        token_set_write(&world->sets[i], prefix);
+    }
+    tokens_world_reopen(world);
 }
 
 void tokens_world_clear(struct tokens_world *world) {

@@ -39,6 +39,9 @@ uint64_t *token_at(const struct token_set *set, uint64_t document, uint64_t toke
 
 /* Writes the sets and opens the catalog; set i is named "seti". */
 void tokens_world_write(struct tokens_world *world);
+
+/* Opens what was written, anew if it is open. */
+void tokens_world_reopen(struct tokens_world *world);
 void tokens_world_path(const struct tokens_world *world, uint32_t set, char path[96]);
 void tokens_world_clear(struct tokens_world *world); /* forgets the sets again */
 

@@ -1,0 +1,255 @@
+/* extents: see extents.h. Memory for waste is found at the end, when it is known how much there is;
+ * until then its iovecs lead nowhere. */
+#include "corpus/extents.h"
+#include "corpus/files.h"
+#include "corpus/gathered.h"
+#include "corpus/manifest.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* Of an extent that is checked: still in the processor's cache when it is. */
+#define CHECKED_BYTES_MAX 262144u
+
+#define ROOM_LEAST 64u
+
+/* Where waste is before it is placed: nowhere near any payload. */
+#define UNPLACED (UINTPTR_MAX / 4)
+
+void extents_begin(struct extents *extents, bool gaps) {
+    extents->gaps = gaps;
+    extents->code = 0;
+    extents->count = 0;
+    extents->iovec_count = 0;
+    extents->waste_bytes = 0;
+    extents->waste_open = 0;
+    extents->read_bytes = 0;
+    extents->dataset = NULL;
+    extents->manifest = NULL;
+}
+
+void extents_deinit(struct extents *extents) {
+    free(extents->extents);
+    free(extents->places);
+    free(extents->iovecs);
+    free(extents->waste);
+    *extents = (struct extents){0};
+}
+
+/* Memory for more of them, what is there kept; NULL: it stays as it is. */
+static void *grown(void *memory, uint64_t *max, size_t bytes) {
+    uint64_t wanted = *max + *max / 2 + ROOM_LEAST;
+    void *more = realloc(memory, wanted * bytes);
+    *max = more == NULL ? *max : wanted;
+    return more;
+}
+
+static bool extents_room(struct extents *extents) {
+    if (extents->count < extents->max) {
+        return true;
+    }
+    uint64_t max = extents->max, same = max;
+    void *more = grown(extents->extents, &max, sizeof *extents->extents);
+    extents->extents = more == NULL ? extents->extents : more;
+    void *places = more == NULL ? NULL : grown(extents->places, &same, sizeof *extents->places);
+    if (places == NULL || max > UINT32_MAX) {
+        extents->code = -ENOMEM;
+        return false;
+    }
+    extents->places = places;
+    extents->max = (uint32_t)max;
+    return true;
+}
+
+static bool extents_room_for_iovec(struct extents *extents) {
+    if (extents->iovec_count < extents->iovec_max) {
+        return true;
+    }
+    void *more = grown(extents->iovecs, &extents->iovec_max, sizeof *extents->iovecs);
+    if (more == NULL) {
+        extents->code = -ENOMEM;
+        return false;
+    }
+    extents->iovecs = more;
+    return true;
+}
+
+static struct read_extent *extent_opened(struct extents *extents) {
+    return &extents->extents[extents->count - 1];
+}
+
+static void extent_append(struct extents *extents, uint64_t bytes, uint8_t *to) {
+    extents->end += bytes;
+    extents->read_bytes += bytes;
+    if (extents->memory_end == to) {
+        extents->iovecs[extents->iovec_count - 1].iov_len += bytes;
+    } else if (extents_room_for_iovec(extents)) {
+        extents->iovecs[extents->iovec_count++] = (struct iovec){to, bytes};
+        extents->iovecs_open++;
+    }
+    extents->memory_end = to + bytes;
+}
+
+/* What is only read to be checked has memory of its own; the rest overwrites itself. */
+static void extent_skip(struct extents *extents, uint64_t bytes) {
+    bool kept = extents->manifest != NULL;
+    uint64_t at = extents->waste_bytes + (kept ? extents->waste_open : 0);
+    if (bytes > 0) {
+        extents->memory_end = NULL;
+        extent_append(extents, bytes, (uint8_t *)(UNPLACED + at));
+        extents->memory_end = NULL;
+        if (kept) {
+            extents->waste_open += bytes;
+        } else if (bytes > extents->waste_open) {
+            extents->waste_open = bytes;
+        }
+    }
+}
+
+/* Where the pieces end that the open extent has begun. */
+static uint64_t extent_whole_end(const struct extents *extents) {
+    if (extents->manifest == NULL) {
+        return extents->end;
+    }
+    uint64_t piece = manifest_piece_bytes(extents->manifest);
+    uint64_t bin = dataset_bin_bytes(extents->dataset);
+    uint64_t end = (extents->end + piece - 1) / piece * piece;
+    return end < bin ? end : bin;
+}
+
+static void extent_close(struct extents *extents) {
+    if (extents->count > 0) {
+        extent_skip(extents, extent_whole_end(extents) - extents->end);
+        extents->waste_bytes += extents->waste_open;
+        extents->waste_open = 0;
+        extent_opened(extents)->iovec_count = extents->iovecs_open;
+    }
+}
+
+/* On a thread of the reader. */
+static int extent_check(struct read_extent *extent) {
+    const struct manifest *manifest = extent->check_context;
+    uint64_t piece_bytes = manifest_piece_bytes(manifest), bytes = extent->done;
+    struct gathered from = {.iovec = extent->iovecs};
+    for (uint64_t at = 0; at < bytes; at += piece_bytes) {
+        size_t piece_size = (size_t)(bytes - at < piece_bytes ? bytes - at : piece_bytes);
+        uint64_t piece = (extent->offset + at) / piece_bytes;
+        if (gathered_hash(&from, piece_size) != manifest_hash(manifest, piece)) {
+            extent->done = at;
+            return -EBADMSG;
+        }
+        manifest_note_checked(manifest, piece);
+    }
+    return 0;
+}
+
+/* Where an extent that begins at `offset` is to begin and end, and whether it is checked. */
+static void extent_bounds(struct extents *extents, uint64_t offset) {
+    const struct manifest *manifest = dataset_manifest(extents->dataset);
+    extents->manifest = NULL;
+    extents->end = offset;
+    extents->bound = offset + READ_EXTENT_BYTES_MAX;
+    if (manifest == NULL) {
+        return;
+    }
+    uint64_t checked_end = manifest_checked_end(manifest, offset, extents->bound);
+    if (checked_end > offset) {
+        extents->bound = checked_end;
+        return;
+    }
+    uint64_t piece = manifest_piece_bytes(manifest);
+    uint64_t most = piece < CHECKED_BYTES_MAX ? CHECKED_BYTES_MAX : READ_EXTENT_BYTES_MAX;
+    extents->manifest = manifest;
+    extents->end = offset / piece * piece;
+    extents->bound = extents->end + most / piece * piece;
+}
+
+static void extent_open(struct extents *extents, const struct dataset *dataset, uint64_t offset,
+                        uint32_t place) {
+    extent_close(extents);
+    if (!extents_room(extents)) {
+        return;
+    }
+    struct file *file = dataset_bin(dataset);
+    extents->dataset = dataset;
+    extents->gap_max = !extents->gaps         ? 0
+                       : file_is_direct(file) ? EXTENT_GAP_BYTES_MAX_DIRECT
+                                              : EXTENT_GAP_BYTES_MAX;
+    extent_bounds(extents, offset);
+    extents->extents[extents->count] = (struct read_extent){
+        .file = file,
+        .offset = extents->end,
+        .check = extents->manifest == NULL ? NULL : extent_check,
+        .check_context = extents->manifest,
+    };
+    extents->places[extents->count++] = place;
+    extents->iovecs_open = 0;
+    extents->memory_end = NULL;
+    extent_skip(extents, offset - extents->end);
+}
+
+/* Whether the open extent can go on at `offset`, with room for a gap, a part's first bytes and what
+ * is to be read behind it. */
+static bool extent_goes_on(const struct extents *extents, const struct dataset *dataset,
+                           uint64_t offset) {
+    if (extents->count == 0 || extents->dataset != dataset || extents->end > offset) {
+        return false;
+    }
+    uint64_t gap = offset - extents->end;
+    uint32_t iovecs = extents->iovecs_open + 1 + (gap > 0) + (extents->manifest != NULL);
+    return (gap <= extents->gap_max || offset < extent_whole_end(extents)) &&
+           offset < extents->bound && iovecs <= READ_EXTENT_IOVECS_MAX;
+}
+
+void extents_add(struct extents *extents, const struct dataset *dataset, uint64_t offset,
+                 uint64_t bytes, uint8_t *to, uint32_t place) {
+    while (bytes > 0 && extents->code == 0) {
+        if (!extent_goes_on(extents, dataset, offset)) {
+            extent_open(extents, dataset, offset, place);
+            if (extents->code < 0) {
+                return;
+            }
+        }
+        extent_skip(extents, offset - extents->end);
+        uint64_t room = extents->bound - extents->end;
+        uint64_t taken = bytes < room ? bytes : room;
+        extent_append(extents, taken, to);
+        offset += taken;
+        bytes -= taken;
+        to += taken;
+    }
+}
+
+static int extents_place_waste(struct extents *extents) {
+    if (extents->waste_bytes > extents->waste_max) {
+        free(extents->waste);
+        extents->waste_max = extents->waste_bytes + extents->waste_bytes / 4;
+        extents->waste = malloc(extents->waste_max);
+        if (extents->waste == NULL) {
+            extents->waste_max = 0;
+            return -ENOMEM;
+        }
+    }
+    for (uint64_t i = 0; i < extents->iovec_count; i++) {
+        uintptr_t at = (uintptr_t)extents->iovecs[i].iov_base - UNPLACED;
+        if (at < extents->waste_bytes) {
+            extents->iovecs[i].iov_base = extents->waste + at;
+        }
+    }
+    return 0;
+}
+
+int extents_finish(struct extents *extents) {
+    if (extents->code == 0) {
+        extent_close(extents);
+    }
+    if (extents->code == 0) {
+        extents->code = extents_place_waste(extents);
+    }
+    struct iovec *iovecs = extents->iovecs;
+    for (uint32_t i = 0; extents->code == 0 && i < extents->count; i++) {
+        extents->extents[i].iovecs = iovecs;
+        iovecs += extents->extents[i].iovec_count;
+    }
+    return extents->code;
+}

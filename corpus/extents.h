@@ -1,0 +1,58 @@
+/* extents: from parts in disk order to the reads that fetch them.
+ *
+ * Parts that are neighbours on disk become one read wherever their tokens go, up to 1 MB; what is
+ * longer is cut. Bytes between two parts are read along and thrown away where that is cheaper than
+ * another read. What a manifest covers and was not checked yet is read by whole pieces, to be
+ * checked on the way; what was checked is read like any other.
+ * One thread. Nothing is allocated that is there from the time before. */
+#ifndef BALLAST_CORPUS_EXTENTS_H
+#define BALLAST_CORPUS_EXTENTS_H
+
+#include "corpus/dataset.h"
+#include "corpus/reader.h"
+
+#include <stdbool.h>
+
+/* Gaps of up to this many bytes are read along: about what the page cache, or the disk where it is
+ * read past the cache, delivers in the time of one read. */
+#define EXTENT_GAP_BYTES_MAX        4096u
+#define EXTENT_GAP_BYTES_MAX_DIRECT 16384u
+
+struct extents {
+    struct read_extent *extents;
+    uint32_t *places; /* the first place with bytes in each extent */
+    uint32_t count;
+    uint64_t read_bytes; /* of all extents, with gaps */
+    /* private from here on */
+    uint32_t max; /* that there is room for */
+    struct iovec *iovecs;
+    uint64_t iovec_count, iovec_max;
+    uint8_t *waste; /* what is read and not wanted */
+    uint64_t waste_bytes, waste_max;
+    bool gaps; /* are read along */
+    int code;  /* -ENOMEM: there is none of what was to be had */
+    /* The open extent: */
+    const struct dataset *dataset;
+    const struct manifest *manifest; /* it is checked against; NULL: not checked */
+    uint32_t iovecs_open;
+    uint64_t gap_max;
+    uint64_t end;        /* in the file */
+    uint64_t bound;      /* where it has to end */
+    uint64_t waste_open; /* for its gaps: the largest, or all where they are checked */
+    uint8_t *memory_end; /* of its last iovec */
+};
+
+/* Empties it; memory is kept. Zero it the first time. */
+void extents_begin(struct extents *extents, bool gaps);
+
+/* `bytes` bytes at `offset` of a dataset go to `to`, for the place of this number; datasets and
+ * offsets ascend, but one may begin before the last one ends. */
+void extents_add(struct extents *extents, const struct dataset *dataset, uint64_t offset,
+                 uint64_t bytes, uint8_t *to, uint32_t place);
+
+/* 0: all of them can be read; or -ENOMEM. */
+int extents_finish(struct extents *extents);
+
+void extents_deinit(struct extents *extents); /* of a zeroed one, too */
+
+#endif
