@@ -16,7 +16,7 @@
 /* Gaps of up to this many bytes are read along: about what the page cache, or the disk where it is
  * read past the cache, delivers in the time of one read. */
 #define EXTENT_GAP_BYTES_MAX        4096u
-#define EXTENT_GAP_BYTES_MAX_DIRECT 16384u
+#define EXTENT_GAP_BYTES_MAX_DIRECT 8192u
 
 struct extents {
     struct read_extent *extents;

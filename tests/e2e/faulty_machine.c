@@ -1,30 +1,76 @@
-/* faulty_machine: preloaded into the programs under test: syncs that fail or are slow, reads that
- * stand still and a wall clock that is wrong, as the files `sync` (exists), `slow` (milliseconds),
- * `gate` (large reads that pass; the next one waits until the file is gone) and `clock` (seconds)
- * in $BALLAST_TEST_MACHINE say at each call. CLOCK_MONOTONIC stays right, as it does on a machine
- * whose clock is set. */
+/* faulty_machine: preloaded into the programs under test: syncs that fail or are slow, reads of
+ * tokens by preadv that fail, and a wall clock that is wrong, as the files `sync` (exists), `slow`
+ * (milliseconds), `read` (errno, how many reads, end of the file's name) and `clock` (seconds) in
+ * $BALLAST_TEST_MACHINE say at each call. Offsets of reads that failed are noted in `failed`.
+ * CLOCK_MONOTONIC stays right, as it does on a machine whose clock is set. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
-/* What a file says: its number, 0 when there is none; `found` whether there is one. */
-static long machine_file(const char *name, int *found) {
-    char path[512], text[32] = "";
+static int machine_open(const char *name, int flags) {
+    char path[512];
     const char *folder = getenv("BALLAST_TEST_MACHINE");
     (void)snprintf(path, sizeof path, "%s/%s", folder == NULL ? "/nowhere" : folder, name);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    return open(path, flags | O_CLOEXEC, 0600);
+}
+
+/* What a file says; `found` whether there is one. */
+static void machine_text(const char *name, char text[128], int *found) {
+    int fd = machine_open(name, O_RDONLY);
+    ssize_t count = fd < 0 ? 0 : read(fd, text, 127);
+    text[count < 0 ? 0 : count] = 0;
     *found = fd >= 0;
     if (fd >= 0) {
-        ssize_t count = read(fd, text, sizeof text - 1);
-        (void)count;
         (void)close(fd);
     }
+}
+
+/* Its number, 0 when there is none. */
+static long machine_file(const char *name, int *found) {
+    char text[128];
+    machine_text(name, text, found);
     return strtol(text, NULL, 10);
+}
+
+static atomic_int reads_failed;
+
+/* The errno that a read is to fail with, 0 to let it through. Without the file it begins anew. */
+static int machine_read_fault(int fd, off_t offset) {
+    char text[128], link[64], path[512], name[64] = "";
+    int found, code = 0, most = 0;
+    machine_text("read", text, &found);
+    if (sscanf(text, "%d %d %63s", &code, &most, name) != 3) {
+        atomic_store(&reads_failed, 0);
+        return 0;
+    }
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    size_t wanted = strlen(name);
+    if (length < (ssize_t)wanted || memcmp(path + length - wanted, name, wanted) != 0 ||
+        atomic_fetch_add(&reads_failed, 1) >= most) {
+        return 0;
+    }
+    int log = machine_open("failed", O_WRONLY | O_CREAT | O_APPEND);
+    (void)dprintf(log, "%lld\n", (long long)offset);
+    (void)close(log);
+    return code;
+}
+
+ssize_t preadv(int fd, const struct iovec *iovecs, int count, off_t offset) {
+    int code = machine_read_fault(fd, offset);
+    if (code != 0) {
+        errno = code;
+        return -1;
+    }
+    return syscall(SYS_preadv, fd, iovecs, count, offset, 0);
 }
 
 static int machine_sync(long call, int fd) {

@@ -1,0 +1,130 @@
+#!/usr/bin/python3
+"""Storage that fails while tokens are read, and kernels that deny what reading would like to use."""
+
+import collections
+import ctypes
+import errno
+import os
+import platform
+import resource
+
+from faults import small_world
+from machine import faulty_machine, write
+from metrics import monitored, scrape, total
+from service import log
+from world import Skip, in_order, main
+
+EVER = 1000000
+
+
+def failures(folder):
+    """{offset: how often reading there failed}."""
+    path = os.path.join(folder, "failed")
+    with open(path) as f:
+        return collections.Counter(int(line) for line in f)
+
+
+def failing(world, code, times):
+    """A daemon of which the first reads of tokens fail; its machine's folder."""
+    with faulty_machine(world) as folder:
+        write(folder, "read", f"{code} {times} d.bin")
+        world.start(environment={"BALLAST_READER_BACKEND": "pread"})
+    return folder
+
+
+def served(world, steps=20):
+    """What a rank is given, one line a batch."""
+    lines = world.rank(0, cp=0, steps=steps).finish(60)
+    in_order(lines, 2)
+    return lines
+
+
+def content(lines):
+    """Plans, places and hashes of tokens, without the time that it took."""
+    return [{k: v for k, v in line.items() if k != "waited_us"} for line in lines]
+
+
+def right_content(steps=20):
+    with small_world() as world:
+        world.start()
+        return content(served(world, steps))
+
+
+def test_a_read_that_fails_twice_or_once_for_a_stale_handle_is_nobodys_business():
+    right = right_content()
+    for code, times in ((errno.EIO, 2), (errno.ESTALE, 1)):
+        with small_world() as world:
+            folder = failing(world, code, times)
+            assert content(served(world)) == right
+            assert sum(failures(folder).values()) == times, failures(folder)
+            assert "cannot be read" not in log(world)
+            world.stop()
+
+
+def test_a_read_that_keeps_failing_ends_the_step_with_its_place_after_three_tries():
+    with small_world() as world:
+        folder = failing(world, errno.EIO, EVER)
+        rank = world.rank(0, cp=0, steps=20)
+        code, text = rank.wait(60)
+        assert code != 0 and not rank.lines(), (code, text, rank.lines())
+        for word in ("step 0", "d.bin: byte ", "document ", "Input/output error"):
+            assert word in text, (word, text)
+        tries = failures(folder)
+        assert tries and all(count % 3 == 0 for count in tries.values()), tries
+        assert world.live("status")["state"] == "serving"
+        world.stop()
+
+
+def test_a_stale_handle_that_stays_stale_is_told_as_such():
+    with small_world() as world:
+        failing(world, errno.ESTALE, EVER)
+        code, text = world.rank(0, cp=0, steps=20).wait(60)
+        assert code != 0 and "d.bin: byte " in text and "not the one that was opened" in text, (code, text)
+        world.stop()
+
+
+class Filter(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint16), ("jt", ctypes.c_uint8), ("jf", ctypes.c_uint8), ("k", ctypes.c_uint32)]
+
+
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_uint16), ("filters", ctypes.POINTER(Filter))]
+
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+SECCOMP, NO_NEW_PRIVILEGES, DROP_BOUNDING = 22, 38, 24
+IPC_LOCK = 14
+# io_uring_setup ends with EPERM, as the filters of container runtimes have it.
+DENIED = (Filter * 4)(Filter(0x20, 0, 0, 0), Filter(0x15, 0, 1, 425), Filter(0x06, 0, 0, 0x00050000 | errno.EPERM),
+                      Filter(0x06, 0, 0, 0x7FFF0000))
+PROGRAM = Program(4, DENIED)
+
+
+def deny_io_uring():
+    if LIBC.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) or LIBC.prctl(SECCOMP, 2, ctypes.byref(PROGRAM), 0, 0):
+        raise OSError("no seccomp")
+
+
+def lock_no_memory():
+    LIBC.prctl(DROP_BOUNDING, IPC_LOCK, 0, 0, 0)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
+
+
+def test_without_io_uring_or_locked_memory_the_bytes_are_the_same_and_it_is_said_once():
+    if platform.machine() not in ("x86_64", "aarch64"):
+        raise Skip("the number of io_uring_setup is not known here")
+    right = right_content()
+    for deny, backend, reason in ((deny_io_uring, "pread", "seccomp"), (lock_no_memory, None, "MEMLOCK")):
+        with monitored() as world:
+            world.start(preexec_fn=deny)
+            assert content(served(world)) == right
+            used = world.live("status")["io_backend"]
+            assert used == (backend or used), used  # some kernels count rings as locked memory
+            assert total(scrape(world), "ballast_io_backend_info", backend=used) == 1
+            told = [line for line in log(world).splitlines() if line.startswith(("warning", "notice  reader"))]
+            assert len(told) == 1 and " reader: " in told[0] and reason in told[0], log(world)
+            world.stop()
+
+
+if __name__ == "__main__":
+    main(globals())
