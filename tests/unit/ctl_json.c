@@ -98,7 +98,7 @@ static void json_prints_repeated_messages_and_enums(void **state) {
     expect_message(&hello, "{\"protocol_min\":0,\"protocol_max\":0,"
                            "\"rank\":{\"dp\":0,\"pp\":0,\"cp\":3,\"tp\":0},"
                            "\"parts\":[\"PART_PLAN\",\"PART_LABELS\"],\"job_digest\":\"\","
-                           "\"client\":\"trainer/1\"}");
+                           "\"client\":\"trainer/1\",\"committed_step\":0,\"generation\":0}");
 }
 
 static void json_prints_an_absent_message_as_null(void **state) {
