@@ -361,6 +361,32 @@ static int daemon_open_slab(struct daemon *daemon, struct error *error) {
     return feed_open(&daemon->feed, error);
 }
 
+/* What the store knows of each rank's commits. */
+static int daemon_restore_ranks(struct daemon *daemon, struct error *error) {
+    struct roster *roster = &daemon->roster;
+    daemon->ranks = calloc(roster->count, sizeof *daemon->ranks);
+    if (daemon->ranks == NULL) {
+        return error_set(error, -ENOMEM, "out of memory");
+    }
+    for (uint32_t i = 0; i < roster->count; i++) {
+        const struct rank_place *place = &roster->members[i].place;
+        struct store_rank rank = {
+            .dp = place->dp, .pp = place->pp, .cp = place->cp, .tp = place->tp};
+        int code = store_get_rank(daemon->store, &rank, error);
+        if (code < 0) {
+            return code;
+        }
+        roster_restore(&roster->members[i], rank.committed_step);
+    }
+    return 0;
+}
+
+/* Batches go out before their step is stored; none is of another mesh. */
+static uint64_t daemon_claimable_step(const struct daemon *daemon) {
+    uint64_t step = daemon->recovered.steps_end + DAEMON_UNDURABLE_MAX;
+    return step < daemon->phase.end ? step : daemon->phase.end;
+}
+
 static int daemon_open_world(struct daemon *daemon, struct error *error) {
     const struct config *config = daemon->config;
     const struct phase *phase = &daemon->phase;
@@ -374,6 +400,10 @@ static int daemon_open_world(struct daemon *daemon, struct error *error) {
                          mesh.cp, mesh.tp, strerror(-code));
     }
     roster_set_spans(&daemon->roster, phase->spans, phase->span_count);
+    code = daemon_restore_ranks(daemon, error);
+    if (code < 0) {
+        return code;
+    }
     code = measured_init(&daemon->measured, daemon->roster.replicas, phase->micro_batches_max,
                          daemon->roster.count);
     if (code < 0) {
@@ -396,10 +426,9 @@ static int daemon_open_world(struct daemon *daemon, struct error *error) {
     if (rewind_open(&daemon->rewind, daemon, config->connections_max) < 0) {
         return error_set(error, -ENOMEM, "out of memory");
     }
-    daemon->progress.claimable_step = daemon->recovered.steps_end + DAEMON_UNDURABLE_MAX;
+    daemon->progress.claimable_step = daemon_claimable_step(daemon);
     daemon->planned_end = daemon->recovered.committed_step;
     daemon->rows_end = daemon->recovered.steps_end;
-    daemon->committed_put = daemon->recovered.committed_step;
     daemon->state = ahead_encode(daemon->recovered.state, &daemon->state_bytes);
     return daemon->state == NULL ? error_set(error, -ENOMEM, "out of memory") : 0;
 }
@@ -415,6 +444,7 @@ static int daemon_start_threads(struct daemon *daemon, struct error *error) {
                                          .committed_step = recovered->committed_step,
                                          .generation = recovered->generation,
                                          .exports_retained = daemon->config->exports_retained,
+                                         .ranks_max = daemon->roster.count,
                                          .metrics = daemon->metrics};
     int code = memo_start(daemon->store, &options, daemon_wake, daemon, &daemon->memo, error);
     if (code < 0) {
@@ -615,6 +645,7 @@ static int daemon_close(struct daemon *daemon, struct error *error) {
     packed_deinit(&daemon->packed);
     arena_deinit(&daemon->arena);
     free(daemon->state);
+    free(daemon->ranks);
     free(daemon->metrics);
     (void)uv_loop_close(&daemon->loop);
     return code;

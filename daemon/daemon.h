@@ -107,11 +107,12 @@ struct daemon {
     struct exporter exporter;
     struct recovered recovered; /* digests are compared as steps are planned again */
 
-    uint64_t planned_end;   /* first step not planned */
-    uint64_t rows_end;      /* steps before it may have a row from before: they are compared */
-    uint64_t end_step;      /* first step that does not exist, or will not be; UINT64_MAX */
-    uint64_t committed_put; /* committed_step as last given to the store */
-    uint8_t *state;         /* encoded, from which planned_end is planned */
+    uint64_t planned_end;     /* first step not planned */
+    uint64_t rows_end;        /* steps before it may have a row from before: they are compared */
+    uint64_t end_step;        /* first step that does not exist, or will not be; UINT64_MAX */
+    uint64_t changes_put;     /* of roster.changes, those that were given to the store */
+    struct store_rank *ranks; /* for giving them: roster.count */
+    uint8_t *state;           /* encoded, from which planned_end is planned */
     size_t state_bytes;
     struct balance balance; /* of the newest planned step, like the next */
     struct release release;

@@ -153,23 +153,20 @@ static bool hello_bind(struct session *session, uint32_t stream, struct member *
     return true;
 }
 
-/* What was acknowledged to the rank before this daemon began: commits of single ranks are not
- * stored. More than it can have been given, or of another generation, counts for nothing. */
+/* What was acknowledged to the rank before this daemon began. The store has it (store_ranks.c),
+ * unless it is an older copy or was written by a version that kept single ranks' commits in memory.
+ * So a claim that comes while a generation is being stored may be passed over. More than the rank
+ * can have been given, or of another generation, counts for nothing. */
 static void hello_claim(struct session *session, const Ballast__V1__HelloRequest *request,
                         uint64_t now_ns) {
     const struct session_world *world = session->world;
-    struct member *member = session->member;
     uint64_t step = request->committed_step;
     if (request->generation != world->generation->number || world->progress->moving ||
-        step <= member->committed_step || step > world->job->end_step ||
+        step <= session->member->committed_step || step > world->job->end_step ||
         step > loader_delivered_step(session)) {
         return;
     }
-    member->committed_step = step;
-    if (member->delivered_step < step) {
-        member->delivered_step = step;
-    }
-    (void)roster_advance(world->roster, now_ns);
+    roster_commit(world->roster, session->member, step, now_ns);
 }
 
 static void hello_answer(struct session *session, uint32_t stream) {

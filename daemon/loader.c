@@ -15,7 +15,7 @@
 static bool loader_durable(const struct session *session, const struct session_commit *commit) {
     const struct session_progress *progress = session->world->progress;
     return !commit->late && progress->durable_step > commit->step &&
-           (!commit->wants_committed || progress->durable_committed_step > commit->step);
+           progress->durable_changes >= commit->change;
 }
 
 static void loader_answer_commit(struct session *session, uint32_t stream) {
@@ -108,7 +108,6 @@ static void loader_commit(struct session *session, const struct session_call *ca
                           const void *message, uint64_t now_ns) {
     const Ballast__V1__CommitRequest *request = message;
     uint64_t step = request->step;
-    struct member *member = session->member;
     struct roster *roster = session->world->roster;
     if (!loader_may_commit(session, call->stream, step)) {
         return;
@@ -121,17 +120,11 @@ static void loader_commit(struct session *session, const struct session_call *ca
     }
     loader_measure(session, request);
     stream_release_through(session, step);
-    if (step >= member->delivered_step) {
-        member->delivered_step = step + 1;
-    }
-    if (step >= member->committed_step) {
-        member->committed_step = step + 1;
-        (void)roster_advance(roster, now_ns);
-    }
+    roster_commit(roster, session->member, step + 1, now_ns);
     session->commits[session->commit_count++] = (struct session_commit){
         .stream = call->stream,
         .step = step,
-        .wants_committed = roster->committed_step > step,
+        .change = roster->changes,
         .deadline_ns = call->deadline_ns};
     (void)FAILPOINT(commit_noted);
 }

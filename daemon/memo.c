@@ -6,6 +6,7 @@
 #include "daemon/heartbeat.h"
 #include "daemon/thread.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -29,9 +30,9 @@ struct memo_put {
 struct memo_group {
     struct memo_put *puts; /* oldest first */
     struct memo_put **puts_tail;
-    bool committed; /* committed_step and oldest_step_kept are to be stored */
-    uint64_t committed_step;
-    uint64_t oldest_step_kept;
+    bool committed; /* `commits` are to be stored */
+    struct memo_commits commits;
+    struct store_rank *ranks;   /* of `commits`: ranks_max */
     struct memo_fetched *begun; /* generation.number is to be stored, and this is its answer */
     struct memo_generation generation;
     uint64_t exports[MEMO_EXPORTS_MAX];
@@ -44,6 +45,7 @@ struct memo {
     struct store *store;        /* its thread's only */
     struct plan_state *scratch; /* likewise */
     uint32_t exports_retained;
+    uint32_t ranks_max;
     struct metrics *metrics;
     struct heartbeat heartbeat; /* the thread's */
     void (*wake)(void *context);
@@ -55,6 +57,7 @@ struct memo {
     bool stopping;
     bool unsettled; /* groups were stored since store_settle */
     struct memo_group gathered;
+    struct store_rank *ranks; /* the list that `gathered` does not have: the group being stored */
     struct memo_fetched *wanted;  /* oldest first */
     struct memo_fetched *answers; /* oldest first */
     struct memo_progress progress;
@@ -111,7 +114,8 @@ static struct memo_fetched *memo_shift(struct memo_fetched **list) {
 
 /* The first of what has gathered, as much as one group may hold; commits, exports and a generation
  * only with the last of their steps. */
-static struct memo_group memo_group_take(struct memo_group *gathered) {
+static struct memo_group memo_group_take(struct memo *memo) {
+    struct memo_group *gathered = &memo->gathered;
     struct memo_group group = *gathered;
     size_t bytes = 0;
     for (struct memo_put *put = group.puts; put != NULL && put->next != NULL; put = put->next) {
@@ -127,6 +131,8 @@ static struct memo_group memo_group_take(struct memo_group *gathered) {
         }
     }
     memo_group_reset(gathered);
+    gathered->ranks = memo->ranks;
+    memo->ranks = group.ranks;
     return group;
 }
 
@@ -189,6 +195,16 @@ static int memo_write_generation(struct memo *memo, const struct memo_group *gro
     return code < 0 ? code : store_put_committed(memo->store, generation->step, error);
 }
 
+static int memo_write_commits(struct memo *memo, const struct memo_group *group,
+                              struct error *error) {
+    const struct memo_commits *commits = &group->commits;
+    int code = store_put_committed(memo->store, commits->committed_step, error);
+    if (code == 0) {
+        code = store_put_ranks(memo->store, group->ranks, commits->rank_count, error);
+    }
+    return code < 0 ? code : store_prune(memo->store, commits->oldest_step_kept, error);
+}
+
 static int memo_write(struct memo *memo, const struct memo_group *group, struct error *error) {
     const struct store_step *newest = NULL;
     int code = store_begin(memo->store, error);
@@ -208,10 +224,7 @@ static int memo_write(struct memo *memo, const struct memo_group *group, struct 
         code = memo_write_generation(memo, group, error);
     }
     if (code == 0 && group->committed) {
-        code = store_put_committed(memo->store, group->committed_step, error);
-    }
-    if (code == 0 && group->committed) {
-        code = store_prune(memo->store, group->oldest_step_kept, error);
+        code = memo_write_commits(memo, group, error);
     }
     if (code < 0) {
         store_rollback(memo->store);
@@ -288,6 +301,7 @@ static void memo_stored(struct memo *memo, struct memo_group *group, uint64_t co
         progress->durable_step = group->begun->rows_end;
         progress->durable_committed_step = group->generation.step;
         progress->generation = group->generation.number;
+        progress->durable_change = group->generation.change;
         memo_append(&memo->answers, group->begun);
         group->begun = NULL;
     }
@@ -297,7 +311,8 @@ static void memo_stored(struct memo *memo, struct memo_group *group, uint64_t co
         }
     }
     if (group->committed) {
-        progress->durable_committed_step = group->committed_step;
+        progress->durable_committed_step = group->commits.committed_step;
+        progress->durable_change = group->commits.change;
     }
     if (memo->metrics != NULL) {
         histogram_observe(&memo->metrics->commit, commit_ns);
@@ -319,9 +334,11 @@ static void memo_restore(struct memo *memo, struct memo_group *group) {
         gathered->puts = group->puts;
     }
     if (group->committed && !gathered->committed && gathered->begun == NULL) {
+        struct store_rank *ranks = gathered->ranks;
         gathered->committed = true;
-        gathered->committed_step = group->committed_step;
-        gathered->oldest_step_kept = group->oldest_step_kept;
+        gathered->commits = group->commits;
+        gathered->ranks = group->ranks;
+        memo->ranks = ranks;
     }
     if (group->begun != NULL) {
         gathered->begun = group->begun;
@@ -373,7 +390,7 @@ static int memo_checkpoint(struct memo *memo, uint64_t bytes, struct error *erro
 }
 
 static void memo_commit(struct memo *memo) {
-    struct memo_group group = memo_group_take(&memo->gathered);
+    struct memo_group group = memo_group_take(memo);
     struct error error = {0};
     (void)pthread_mutex_unlock(&memo->mutex);
     uint64_t start_ns = clock_ns();
@@ -473,6 +490,8 @@ static void *memo_run(void *argument) {
 static void memo_free(struct memo *memo) {
     memo_group_free(&memo->gathered);
     plan_state_destroy(memo->scratch);
+    free(memo->gathered.ranks);
+    free(memo->ranks);
     struct memo_fetched *fetched;
     while ((fetched = memo_shift(&memo->wanted)) != NULL) {
         memo_fetched_destroy(fetched);
@@ -496,6 +515,7 @@ int memo_start(struct store *store, const struct memo_options *options, void (*w
     memo->store = store;
     memo->scratch = options->scratch;
     memo->exports_retained = options->exports_retained;
+    memo->ranks_max = options->ranks_max;
     memo->metrics = options->metrics;
     memo->wake = wake;
     memo->context = context;
@@ -508,7 +528,10 @@ int memo_start(struct store *store, const struct memo_options *options, void (*w
     (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&memo->changed, &monotonic);
     (void)pthread_condattr_destroy(&monotonic);
-    int code = thread_start(&memo->thread, memo_run, memo);
+    memo->ranks = calloc(memo->ranks_max + 1u, sizeof *memo->ranks);
+    memo->gathered.ranks = calloc(memo->ranks_max + 1u, sizeof *memo->ranks);
+    bool fits = memo->ranks != NULL && memo->gathered.ranks != NULL;
+    int code = fits ? thread_start(&memo->thread, memo_run, memo) : -ENOMEM;
     if (code < 0) {
         memo_free(memo);
         return error_set(error, code, "store thread: %s", strerror(-code));
@@ -556,11 +579,16 @@ int memo_put_step(struct memo *memo, const struct step_plan *plan, bool again, u
     return 0;
 }
 
-void memo_put_committed(struct memo *memo, uint64_t committed_step, uint64_t oldest_step_kept) {
+void memo_put_commits(struct memo *memo, const struct memo_commits *commits) {
+    assert(commits->rank_count <= memo->ranks_max);
     (void)pthread_mutex_lock(&memo->mutex);
-    memo->gathered.committed = true;
-    memo->gathered.committed_step = committed_step;
-    memo->gathered.oldest_step_kept = oldest_step_kept;
+    struct memo_group *gathered = &memo->gathered;
+    gathered->committed = true;
+    gathered->commits = *commits;
+    gathered->commits.ranks = NULL;
+    if (commits->rank_count > 0) {
+        memcpy(gathered->ranks, commits->ranks, commits->rank_count * sizeof *gathered->ranks);
+    }
     (void)pthread_cond_signal(&memo->changed);
     (void)pthread_mutex_unlock(&memo->mutex);
 }

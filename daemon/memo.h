@@ -20,6 +20,7 @@ struct memo;
 struct memo_progress {
     uint64_t durable_step;           /* first step whose row is not durable */
     uint64_t durable_committed_step; /* committed_step as stored */
+    uint64_t durable_change;         /* of the commits as stored */
     uint64_t generation;             /* as stored */
     uint64_t wal_bytes;
     uint64_t commit_ns; /* of the last group */
@@ -53,6 +54,16 @@ struct memo_generation {
     uint64_t number;
     uint64_t step; /* where it begins: committed_step from then on */
     char by[STORE_BY_BYTES];
+    uint64_t change; /* of the commits, all of which it ends */
+};
+
+/* What is committed, to be stored whole. */
+struct memo_commits {
+    uint64_t change; /* rises: this and those before are durable with it */
+    uint64_t committed_step;
+    uint64_t oldest_step_kept;      /* rows before it go */
+    const struct store_rank *ranks; /* those that have committed more; borrowed for the call */
+    uint32_t rank_count;
 };
 
 /* What memo_start finds: rows of steps below durable_step, committed_step and generation are in the
@@ -64,6 +75,7 @@ struct memo_options {
     uint64_t committed_step;
     uint64_t generation;
     uint32_t exports_retained;
+    uint32_t ranks_max;      /* in memo_commits */
     struct metrics *metrics; /* its histograms of groups and checkpoints are observed; NULL: none */
 };
 
@@ -89,8 +101,7 @@ int memo_put_generation(struct memo *memo, const struct memo_generation *generat
 /* The row of this step stays, once there is one. -ENOBUFS when MEMO_EXPORTS_MAX wait. */
 int memo_put_export(struct memo *memo, uint64_t step);
 
-/* Rows before oldest_step_kept go with it. */
-void memo_put_committed(struct memo *memo, uint64_t committed_step, uint64_t oldest_step_kept);
+void memo_put_commits(struct memo *memo, const struct memo_commits *commits);
 
 /* -ENOMEM. */
 int memo_fetch(struct memo *memo, enum memo_purpose purpose, uint64_t step);

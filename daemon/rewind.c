@@ -51,16 +51,43 @@ static void rewind_idle(struct rewind *rewind) {
     rewind->daemon->dirty = true;
 }
 
-/* Nothing has changed: whoever waits is told why. */
+static void rewind_refuse_calls(struct rewind *rewind, bool next, enum status status,
+                                const char *text) {
+    for (uint32_t i = rewind->call_count; i-- > 0;) {
+        const struct rewind_call *call = &rewind->calls[i];
+        if ((call->generation == rewind->next.number) == next) {
+            arena_reset(&rewind->daemon->arena);
+            session_refuse(call->session, call->stream, status, "%s", text);
+            rewind_drop_call(rewind, i);
+        }
+    }
+}
+
+/* Nothing has changed: whoever waits for it is told why. */
 static void rewind_refuse(struct rewind *rewind, enum status status, const char *text) {
     log_line(LOG_WARNING, "rewind", "not done: %s step=%" PRIu64, text, rewind->next.step);
-    while (rewind->call_count > 0) {
-        const struct rewind_call *call = &rewind->calls[rewind->call_count - 1];
-        arena_reset(&rewind->daemon->arena);
-        session_refuse(call->session, call->stream, status, "%s", text);
-        rewind->call_count--;
-    }
+    rewind_refuse_calls(rewind, true, status, text);
     rewind_idle(rewind);
+}
+
+/* Another generation begins: whoever waits for the one before is told which. */
+static void rewind_abort_calls(struct rewind *rewind) {
+    char text[ERROR_TEXT_BYTES];
+    (void)snprintf(text, sizeof text,
+                   "%s sought step %" PRIu64 ", where generation %" PRIu64
+                   " begins: seek that step too",
+                   rewind->next.by, rewind->next.step, rewind->next.number);
+    rewind_refuse_calls(rewind, false, STATUS_ABORTED, text);
+}
+
+/* Whether anybody waits for the generation that is being opened. */
+static bool rewind_awaited(const struct rewind *rewind) {
+    for (uint32_t i = 0; i < rewind->call_count; i++) {
+        if (rewind->calls[i].generation == rewind->next.number) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* The digest of the generation's first step: known from the row, or once it is planned. */
@@ -88,22 +115,28 @@ static bool rewind_find_digest(struct rewind *rewind) {
 }
 
 void rewind_turn(struct rewind *rewind) {
-    if (rewind->phase == REWIND_IDLE && rewind->call_count > 0 && rewind_find_digest(rewind)) {
-        while (rewind->call_count > 0) {
-            rewind_answer(rewind, &rewind->calls[--rewind->call_count]);
+    const struct daemon *daemon = rewind->daemon;
+    for (uint32_t i = rewind->call_count; rewind->phase != REWIND_STORING && i-- > 0;) {
+        const struct rewind_call *call = &rewind->calls[i];
+        if (call->generation == daemon->generation.number &&
+            call->change <= daemon->progress.durable_changes && rewind_find_digest(rewind)) {
+            rewind_answer(rewind, call);
+            rewind_drop_call(rewind, i);
         }
     }
 }
 
 /* Calls */
 
-static bool rewind_note(struct rewind *rewind, const struct rewind_call *call) {
+static bool rewind_note(struct rewind *rewind, const struct rewind_call *call,
+                        uint64_t generation) {
     if (rewind->call_count == rewind->call_capacity) {
         session_refuse(call->session, call->stream, STATUS_RESOURCE_EXHAUSTED,
                        "%u calls wait for another step already; try again", rewind->call_count);
         return false;
     }
-    rewind->calls[rewind->call_count++] = *call;
+    rewind->calls[rewind->call_count] = *call;
+    rewind->calls[rewind->call_count++].generation = generation;
     rewind->daemon->dirty = true;
     return true;
 }
@@ -116,6 +149,17 @@ static void rewind_refuse_elsewhere(const struct rewind_call *call, uint64_t ste
                    "%s seeks step %" PRIu64 ", but %s sought step %" PRIu64
                    ", where generation %" PRIu64 " begins: ranks must seek the same step",
                    name, step, by, there, number);
+}
+
+/* What the rank had committed of the generation counts no more, and is not to come back with a
+ * restart after it was told so. */
+static void rewind_join(struct rewind *rewind, const struct rewind_call *call) {
+    const struct roster *roster = &rewind->daemon->roster;
+    struct rewind_call joined = *call;
+    uint64_t before = roster->changes;
+    session_rejoin(call->session);
+    joined.change = roster->changes > before ? roster->changes : 0;
+    (void)rewind_note(rewind, &joined, rewind->daemon->generation.number);
 }
 
 /* Whether a new generation is to be opened for the call; joins and refuses otherwise. */
@@ -131,7 +175,7 @@ static bool rewind_opens(struct rewind *rewind, const struct rewind_call *call, 
     }
     if (rewind->phase != REWIND_IDLE) {
         if (step == rewind->next.step && least <= rewind->next.number) {
-            (void)rewind_note(rewind, call);
+            (void)rewind_note(rewind, call, rewind->next.number);
         } else {
             rewind_refuse_elsewhere(call, step, rewind->next.by, rewind->next.step,
                                     rewind->next.number);
@@ -140,8 +184,7 @@ static bool rewind_opens(struct rewind *rewind, const struct rewind_call *call, 
     }
     switch (generation_seek(generation, &daemon->roster, call->session->member, step, least)) {
     case GENERATION_JOINS:
-        session_rejoin(call->session);
-        (void)rewind_note(rewind, call);
+        rewind_join(rewind, call);
         return false;
     case GENERATION_REFUSED:
         rewind_refuse_elsewhere(call, step, generation->by, generation->step, generation->number);
@@ -152,19 +195,15 @@ static bool rewind_opens(struct rewind *rewind, const struct rewind_call *call, 
     return true;
 }
 
-/* Calls that wait for the digest of the generation before are answered without it. */
 static bool rewind_start(struct rewind *rewind, const struct rewind_call *call, uint64_t step,
                          uint64_t least) {
     uint64_t number = rewind->daemon->generation.number + 1;
-    while (rewind->call_count > 0) {
-        rewind_answer(rewind, &rewind->calls[--rewind->call_count]);
-    }
-    if (!rewind_note(rewind, call)) {
+    number = number < least ? least : number;
+    if (!rewind_note(rewind, call, number)) {
         return false;
     }
     rewind->import = call->import;
-    rewind->next = (struct memo_generation){.number = number < least ? least : number,
-                                            .step = step};
+    rewind->next = (struct memo_generation){.number = number, .step = step};
     session_name(call->session, rewind->next.by);
     rewind->next_digest_known = false;
     rewind->start_ns = uv_hrtime();
@@ -267,6 +306,7 @@ static void rewind_store(struct rewind *rewind, uint8_t *state, size_t state_byt
     uint8_t *copy = malloc(state_bytes);
     rewind->state = state;
     rewind->state_bytes = state_bytes;
+    rewind->next.change = daemon->roster.changes;
     if (copy == NULL || memo_put_generation(daemon->memo, &rewind->next) < 0) {
         free(copy);
         rewind_no_memory(rewind);
@@ -324,7 +364,7 @@ void rewind_reached(struct rewind *rewind, struct ahead_result *result) {
         rewind_failed(rewind, &result->error);
         return;
     }
-    if (rewind->call_count == 0) {
+    if (!rewind_awaited(rewind)) {
         rewind_refuse(rewind, STATUS_CANCELLED, "nobody waits for it any more");
         return;
     }
@@ -361,7 +401,6 @@ static void rewind_switch(struct rewind *rewind, const struct memo_fetched *begu
     recovered_restart(&daemon->recovered, step, begun->digests, begun->digest_count);
     daemon->rows_end = begun->rows_end;
     daemon->planned_end = step;
-    daemon->committed_put = step;
     daemon->progress.claimable_step = step;
     free(daemon->state);
     daemon->state = rewind->state;
@@ -379,6 +418,8 @@ void rewind_begun(struct rewind *rewind, const struct memo_fetched *begun) {
     rewind_switch(rewind, begun);
     server_abort_sessions(&daemon->server, now_ns);
     roster_rewind(&daemon->roster, rewind->next.step);
+    daemon->changes_put = rewind->next.change;
+    rewind_abort_calls(rewind);
     log_line(LOG_NOTICE, "rewind",
              "generation begins step=%" PRIu64 " generation=%" PRIu64 " took_us=%" PRIu64,
              rewind->next.step, rewind->next.number, (now_ns - rewind->start_ns) / 1000);
@@ -392,7 +433,7 @@ void rewind_begun(struct rewind *rewind, const struct memo_fetched *begun) {
 /* Time and ends */
 
 static void rewind_give_up(struct rewind *rewind) {
-    if (rewind->call_count == 0 && rewind->phase == REWIND_PLANNING) {
+    if (rewind->phase == REWIND_PLANNING && !rewind_awaited(rewind)) {
         ahead_reach_cancel(rewind->daemon->ahead);
     }
 }
@@ -400,9 +441,11 @@ static void rewind_give_up(struct rewind *rewind) {
 void rewind_tick(struct rewind *rewind, uint64_t now_ns) {
     for (uint32_t i = rewind->call_count; i-- > 0;) {
         const struct rewind_call *call = &rewind->calls[i];
+        bool next = call->generation == rewind->next.number;
         if (now_ns >= call->deadline_ns) {
             session_refuse(call->session, call->stream, STATUS_DEADLINE_EXCEEDED,
-                           "step %" PRIu64 " is not reached yet", rewind->next.step);
+                           "step %" PRIu64 " is not reached yet",
+                           next ? rewind->next.step : rewind->daemon->generation.step);
             rewind_drop_call(rewind, i);
         }
     }

@@ -37,12 +37,14 @@ struct rewind_call {
     uint32_t stream;
     bool import;
     uint64_t deadline_ns;
+    uint64_t generation; /* that it waits for: the daemon's or the one being opened */
+    uint64_t change;     /* of the roster, that must be durable first */
 };
 
 struct rewind {
     struct daemon *daemon;
     enum rewind_phase phase;
-    struct rewind_call *calls; /* to the step below */
+    struct rewind_call *calls;
     uint32_t call_count;
     uint32_t call_capacity;
     struct memo_generation next; /* being opened, when not IDLE */
@@ -74,7 +76,7 @@ void rewind_fetched(struct rewind *rewind, struct memo_fetched *fetched);
 void rewind_reached(struct rewind *rewind, struct ahead_result *result);
 void rewind_begun(struct rewind *rewind, const struct memo_fetched *begun);
 
-/* Calls that wait for their digest alone are answered as soon as it is known. */
+/* Calls that have joined the daemon's generation are answered as soon as its digest is known. */
 void rewind_turn(struct rewind *rewind);
 
 /* Time passes: deadlines, and how far a long way is. */

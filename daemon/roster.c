@@ -122,14 +122,26 @@ int roster_join(struct roster *roster, struct member *member, uint64_t now_ns) {
         return -EEXIST;
     }
     if (!roster_live(member, now_ns)) {
-        member->committed_step = roster->committed_step;
-        if (member->delivered_step < roster->committed_step) {
-            member->delivered_step = roster->committed_step;
-        }
+        roster_restore(member, roster->committed_step);
     }
     member->connected = true;
     member->seen = true;
     return 0;
+}
+
+void roster_restore(struct member *member, uint64_t step) {
+    if (member->committed_step < step) {
+        member->committed_step = step;
+    }
+    if (member->delivered_step < step) {
+        member->delivered_step = step;
+    }
+}
+
+void roster_commit(struct roster *roster, struct member *member, uint64_t step, uint64_t now_ns) {
+    roster->changes += step > member->committed_step;
+    roster_restore(member, step);
+    (void)roster_advance(roster, now_ns);
 }
 
 void roster_leave(struct roster *roster, struct member *member, uint64_t now_ns) {
@@ -150,7 +162,7 @@ void roster_forgive(struct roster *roster, uint64_t since_ns, uint64_t ns) {
     }
 }
 
-void roster_rewind_member(struct member *member, uint64_t step) {
+static void roster_place_member(struct member *member, uint64_t step) {
     assert(!member->streaming);
     member->committed_step = step;
     member->delivered_step = step;
@@ -159,10 +171,15 @@ void roster_rewind_member(struct member *member, uint64_t step) {
     member->index = 0;
 }
 
+void roster_rewind_member(struct roster *roster, struct member *member, uint64_t step) {
+    roster->changes += member->committed_step > step;
+    roster_place_member(member, step);
+}
+
 void roster_rewind(struct roster *roster, uint64_t step) {
     roster->committed_step = step;
     for (uint32_t i = 0; i < roster->count; i++) {
-        roster_rewind_member(&roster->members[i], step);
+        roster_place_member(&roster->members[i], step);
     }
 }
 
@@ -192,6 +209,7 @@ bool roster_advance(struct roster *roster, uint64_t now_ns) {
         return false;
     }
     roster->committed_step = lowest;
+    roster->changes++;
     return true;
 }
 

@@ -64,6 +64,7 @@ struct roster {
     uint32_t *replica_of_dp; /* mesh.dp entries; UINT32_MAX: not local */
     uint64_t lease_ns;
     uint64_t committed_step;
+    uint64_t changes; /* of committed steps so far: what is stored of them is known by its number */
 };
 
 /* Every step has `micro_batches`, until roster_set_spans. `local` has mesh.dp flags, at least one
@@ -87,19 +88,26 @@ uint64_t roster_step_of(const struct roster *roster, uint64_t position);
 /* The member at a place inside the mesh; NULL when its replica is not local. */
 struct member *roster_member(const struct roster *roster, const struct rank_place *place);
 
-/* Takes the identity for a session; -EEXIST while another one has it. A member whose lease was over
- * commits anew from committed_step on; what it was given before it may still commit. */
+/* Takes the identity for a session; -EEXIST while another one has it. What a member whose lease was
+ * over had left to the others it need not commit any more, but may. */
 int roster_join(struct roster *roster, struct member *member, uint64_t now_ns);
+
+/* The member has committed the steps before `step`; committed_step may rise. */
+void roster_commit(struct roster *roster, struct member *member, uint64_t step, uint64_t now_ns);
+
+/* The same of the time before the start, as it was stored: no change. */
+void roster_restore(struct member *member, uint64_t step);
 
 /* The session is gone; its claims live for one lease. */
 void roster_leave(struct roster *roster, struct member *member, uint64_t now_ns);
 
 /* From since_ns on the daemon stood still for `ns`: leases that lived then are so much longer. */
 void roster_forgive(struct roster *roster, uint64_t since_ns, uint64_t ns);
-/* The job goes back or on to `step`: nothing of it is delivered or committed any more; likewise of
- * one member. */
+
+/* The job goes back or on to `step`: nothing of it is delivered or committed any more, as the
+ * record of its generation says, so that is no change; likewise of one member, which may be one. */
 void roster_rewind(struct roster *roster, uint64_t step);
-void roster_rewind_member(struct member *member, uint64_t step);
+void roster_rewind_member(struct roster *roster, struct member *member, uint64_t step);
 
 /* Recomputes committed_step; true when it rose. When no member is live any more, those count that
  * were last. */

@@ -5,7 +5,7 @@
 -- version 1
 
 -- job_digest, plan_text, version (the writer's), committed_step (first step not committed by all
--- ranks), generation, generation_step and generation_by (where it began and by whom; not before the
+-- ranks; see also ranks), generation, generation_step and generation_by (where it began and by whom; not before the
 -- first), export N (step N was exported: its row stays), open_boot (boot id while a daemon has the
 -- store open, empty after a clean close).
 CREATE TABLE meta (
@@ -98,3 +98,17 @@ CREATE VIEW dataset_delays AS
            round(1.0 * delay_token_steps / max(1, delivered_tokens), 3) AS delay_mean,
            delay_p50, delay_p99, delay_max
     FROM delays LEFT JOIN datasets USING (dataset);
+
+-- version 3
+
+-- The ranks that have committed more than all have: the first step that each did not commit. A rank
+-- without a row stands at committed_step. A generation begins without rows.
+CREATE TABLE ranks (
+    dp             INTEGER NOT NULL,
+    pp             INTEGER NOT NULL,
+    cp             INTEGER NOT NULL,
+    tp             INTEGER NOT NULL,
+    committed_step INTEGER NOT NULL,
+    hash           INTEGER NOT NULL,
+    PRIMARY KEY (dp, pp, cp, tp)
+) STRICT, WITHOUT ROWID;

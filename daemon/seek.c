@@ -48,7 +48,7 @@ void session_rejoin(struct session *session) {
     session_join(session);
     if (session->member != NULL) {
         session->member->sought = generation->number;
-        roster_rewind_member(session->member, generation->step);
+        roster_rewind_member(session->world->roster, session->member, generation->step);
     }
 }
 

@@ -19,6 +19,9 @@
  * A batch that was sent with a slot is held until it is released, its step is committed by this
  * rank, its generation is over, or the session ends. Fetch sends its bytes meanwhile (fetch.c).
  *
+ * A Commit is answered when its step can be planned again after a restart and the store knows that
+ * this rank made it: the roster numbers its changes, and the owner says which are durable.
+ *
  * A session is of the generation that its Hello told or that its Seek joined. A generation is open
  * to be joined by a Seek to its first step until committed_step has passed that step
  * (generation.h). When another one begins, session_abort ends its Stream and its unanswered Commits
@@ -80,6 +83,7 @@ struct session_progress {
     uint64_t claimable_step; /* first step that nobody can have been given before the start */
     uint64_t durable_step;   /* first step whose row is not durable */
     uint64_t durable_committed_step; /* committed_step as the store has it */
+    uint64_t durable_changes;        /* of roster.changes, those that the store has */
     bool full;                       /* the state's disk is: nothing becomes durable */
     bool stopping;                   /* nothing new is begun */
     bool warming;                    /* the corpus is being opened: nothing is known yet */
@@ -194,7 +198,7 @@ struct session_fetch {
 struct session_commit {
     uint32_t stream;
     uint64_t step;
-    bool wants_committed; /* this commit was the last of its step: committed_step must be stored */
+    uint64_t change;      /* of the roster, with which it must be stored */
     uint64_t deadline_ns; /* UINT64_MAX: none */
     bool late;            /* came while another generation was being stored: counts for nothing */
 };

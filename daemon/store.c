@@ -1,5 +1,5 @@
 /* store: see store.h. Here are its groups; store_open.c opens and closes it, store_steps.c has the
- * rows of steps.
+ * rows of steps, store_ranks.c those of ranks.
  *
  * A group is one transaction; SQLITE_FULL and SQLITE_NOMEM undo it and the store goes on, I/O
  * errors and damage end the store. */
@@ -57,8 +57,10 @@ int store_put_rows(struct store *store, const struct plan_state *state, struct e
 }
 
 int store_put_generation(struct store *store, uint64_t generation, struct error *error) {
-    assert(store->grouping);
-    return store_group_end(store, meta_put_number(store, "generation", generation, error));
+    int code = store_put_ranks(store, NULL, 0, error);
+    return code < 0
+               ? code
+               : store_group_end(store, meta_put_number(store, "generation", generation, error));
 }
 
 uint64_t store_fork(const struct store *store) {
@@ -155,6 +157,7 @@ void store_rollback(struct store *store) {
         store_rows_forget(&store->rows);
     }
     store->prune_begin = 0;
+    store->rank_rows = true;
     store->grouping = false;
 }
 

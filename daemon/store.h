@@ -67,6 +67,12 @@ struct store_step {
     uint32_t documents;
 };
 
+/* A place in the mesh, and the first step that its rank has not committed. */
+struct store_rank {
+    uint32_t dp, pp, cp, tp;
+    uint64_t committed_step;
+};
+
 /* The row of a plan, and of the state that it was planned from (borrowed). */
 static inline void store_step_init(struct store_step *step, const struct step_plan *plan,
                                    const uint8_t *state, size_t state_bytes) {
@@ -113,8 +119,12 @@ void store_close(struct store *store);
 int store_begin(struct store *store, struct error *error);
 int store_put_step(struct store *store, const struct store_step *step, struct error *error);
 int store_put_committed(struct store *store, uint64_t committed_step, struct error *error);
+/* The ranks that have committed more than that: all of them, instead of those before. */
+int store_put_ranks(struct store *store, const struct store_rank *ranks, uint32_t count,
+                    struct error *error);
 /* What waits in the newest state of the group, and its delays, as rows for people. */
 int store_put_rows(struct store *store, const struct plan_state *state, struct error *error);
+/* No rank has committed anything of it. */
 int store_put_generation(struct store *store, uint64_t generation, struct error *error);
 /* The job goes on by another history from store_fork on, with what that appends: rows from there on
  * go. */
@@ -153,6 +163,10 @@ int store_summary(struct store *store, struct store_summary *out, struct error *
 /* The newest step row at or before `step`; 1 found, 0 none. out->state is the store's until the
  * next call. */
 int store_get_step(struct store *store, uint64_t step, struct store_step *out, struct error *error);
+
+/* The rank at rank->dp, pp, cp, tp: 1 with its committed_step; 0: it stands at the one of all. Not
+ * of a store that was opened without its job. */
+int store_get_rank(struct store *store, struct store_rank *rank, struct error *error);
 
 /* The first step at or after `step` without a row. */
 int store_rows_end(struct store *store, uint64_t step, uint64_t *out, struct error *error);

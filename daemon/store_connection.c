@@ -30,6 +30,11 @@ static const char *const statement_texts[STATEMENT_COUNT] = {
                                 "*' AND value NOT IN (SELECT value FROM "
                                 "meta WHERE key GLOB '" EXPORT_KEY
                                 "*' ORDER BY value DESC LIMIT ?)",
+    [STATEMENT_PUT_RANK] = "INSERT INTO ranks (dp, pp, cp, tp, committed_step, hash) "
+                           "VALUES (?, ?, ?, ?, ?, ?)",
+    [STATEMENT_CLEAR_RANKS] = "DELETE FROM ranks",
+    [STATEMENT_GET_RANK] = "SELECT committed_step, hash FROM ranks "
+                           "WHERE dp = ? AND pp = ? AND cp = ? AND tp = ?",
 };
 
 int store_failed(struct store *store, int result, const char *what, struct error *error) {
@@ -142,8 +147,9 @@ void connection_close(struct store *store) {
     store->db = NULL;
 }
 
-int connection_prepare(struct store *store, struct error *error) {
-    for (size_t i = 0; i < STATEMENT_COUNT; i++) {
+static int connection_prepare_some(struct store *store, enum statement begin, enum statement end,
+                                   struct error *error) {
+    for (enum statement i = begin; i < end; i++) {
         int result = sqlite3_prepare_v3(store->db, statement_texts[i], -1,
                                         SQLITE_PREPARE_PERSISTENT, &store->statements[i], NULL);
         if (result != SQLITE_OK) {
@@ -151,4 +157,12 @@ int connection_prepare(struct store *store, struct error *error) {
         }
     }
     return 0;
+}
+
+int connection_prepare(struct store *store, struct error *error) {
+    return connection_prepare_some(store, 0, STATEMENT_PUT_RANK, error);
+}
+
+int connection_prepare_present(struct store *store, struct error *error) {
+    return connection_prepare_some(store, STATEMENT_PUT_RANK, STATEMENT_COUNT, error);
 }

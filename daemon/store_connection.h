@@ -52,6 +52,9 @@ enum statement {
     STATEMENT_PRUNE,
     STATEMENT_FORGET,
     STATEMENT_PRUNE_EXPORTS,
+    STATEMENT_PUT_RANK, /* from here on of the present format only */
+    STATEMENT_CLEAR_RANKS,
+    STATEMENT_GET_RANK,
     STATEMENT_COUNT,
 };
 
@@ -72,13 +75,16 @@ struct store {
     uint64_t page_bytes;
     uint64_t wal_pages;  /* not written back */
     int64_t prune_begin; /* rows before it stay: they are of exported steps */
+    bool rank_rows;      /* there may be rows of ranks */
     uint8_t *state;      /* of the last store_get_step */
     size_t state_capacity;
 };
 
 /* Opens STATE_DB or another file of the state directory with these SQLITE_OPEN_ flags. */
 int connection_open(struct store *store, const char *name, int flags, struct error *error);
-int connection_prepare(struct store *store, struct error *error); /* store->statements */
+/* store->statements: those of any format, then the rest. */
+int connection_prepare(struct store *store, struct error *error);
+int connection_prepare_present(struct store *store, struct error *error);
 void connection_close(struct store *store);
 
 /* Translates a result of SQLite while doing `what`. */

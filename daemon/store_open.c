@@ -34,7 +34,7 @@ static int identity_make(struct store *store, struct error *error) {
     return count == STATE_ID_BYTES ? 0 : error_set(error, -EIO, "no random numbers");
 }
 
-/* What a new store and a migrated one get alike. */
+/* What a new store gets, and one that is migrated from version 1. */
 static int identity_put(struct store *store, const struct store_job *job, struct error *error) {
     int code = meta_put_bytes(store, "store_id", store->mark.store_id, STATE_ID_BYTES, error);
     if (code == 0) {
@@ -142,7 +142,7 @@ static int store_migrate_group(struct store *store, const struct store_job *job,
         int result = schema_apply(store->db, (int)store->format);
         code = result == SQLITE_OK ? 0 : store_failed(store, result, "migrate", error);
     }
-    if (code == 0) {
+    if (code == 0 && store->format < 2) {
         code = identity_put(store, job, error);
     }
     if (code == 0) {
@@ -152,20 +152,26 @@ static int store_migrate_group(struct store *store, const struct store_job *job,
     return code;
 }
 
+/* The mark of the file is not, or no longer, the one of the database. */
+static bool mark_differs(const struct store *store, const struct state_mark *mark) {
+    return mark == NULL || mark->groups > store->mark.groups ||
+           memcmp(mark->store_id, store->mark.store_id, STATE_ID_BYTES) != 0;
+}
+
 /* Brings an older format up to date: a copy first, then the mark, so that there is one for what the
  * transaction makes. */
 static int store_migrate(struct store *store, const struct store_job *job,
                          const struct state_mark *mark, struct error *error) {
     int code = 0;
-    if (mark != NULL) { /* of a migration that was killed */
+    if (store->format < 2 && mark != NULL) { /* of a migration that was killed */
         store->mark = *mark;
-    } else {
+    } else if (store->format < 2) {
         code = identity_make(store, error);
     }
     if (code == 0) {
         code = store_backup(store, error);
     }
-    if (code == 0 && mark == NULL) {
+    if (code == 0 && mark_differs(store, mark)) {
         code = state_dir_make_mark(&store->dir, &store->mark, error);
     }
     if (code == 0) {
@@ -203,9 +209,11 @@ static int store_claim(struct store *store, const struct store_job *job,
                                       : store_compare_job(store, job, error);
     if (code == 0 && store->format < SCHEMA_VERSION) {
         code = store_migrate(store, job, mark, error);
-    } else if (code == 0 && (mark == NULL || mark->groups > store->mark.groups ||
-                             memcmp(mark->store_id, store->mark.store_id, STATE_ID_BYTES) != 0)) {
+    } else if (code == 0 && mark_differs(store, mark)) {
         code = state_dir_make_mark(&store->dir, &store->mark, error);
+    }
+    if (code == 0) {
+        code = connection_prepare_present(store, error);
     }
     if (code == 0) {
         int result = store_rows_prepare(&store->rows, store->db);
@@ -250,6 +258,7 @@ int store_lock(const char *state_dir, bool create, struct store **out, struct er
     }
     store->dir = STATE_DIR_CLOSED;
     store->fork = UINT64_MAX;
+    store->rank_rows = true;
     int code = state_dir_open(state_dir, create, &store->dir, error);
     if (code < 0) {
         store_close(store);

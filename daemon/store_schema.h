@@ -6,7 +6,7 @@
 
 #include <sqlite3.h>
 
-#define SCHEMA_VERSION 2
+#define SCHEMA_VERSION 3
 
 /* Executes the versions after `from` (0: all) and sets user_version, in the caller's transaction.
  */

@@ -247,6 +247,7 @@ static void turn_take_stored(struct daemon *daemon) {
     if (daemon->stored.generation == daemon->generation.number) {
         daemon->progress.durable_step = daemon->stored.durable_step;
         daemon->progress.durable_committed_step = daemon->stored.durable_committed_step;
+        daemon->progress.durable_changes = daemon->stored.durable_change;
     }
     daemon->progress.full = daemon->stored.full;
     if (daemon->stored.full && !was_full) {
@@ -269,16 +270,35 @@ static uint64_t turn_oldest_step(const struct daemon *daemon) {
     return committed > retained ? committed - retained : 0;
 }
 
+static void turn_put_commits(struct daemon *daemon) {
+    const struct roster *roster = &daemon->roster;
+    struct memo_commits commits = {.change = roster->changes,
+                                   .committed_step = roster->committed_step,
+                                   .oldest_step_kept = daemon->progress.oldest_step,
+                                   .ranks = daemon->ranks};
+    for (uint32_t i = 0; i < roster->count; i++) {
+        const struct member *member = &roster->members[i];
+        if (member->committed_step > roster->committed_step) {
+            daemon->ranks[commits.rank_count++] = (struct store_rank){
+                .dp = member->place.dp,
+                .pp = member->place.pp,
+                .cp = member->place.cp,
+                .tp = member->place.tp,
+                .committed_step = member->committed_step};
+        }
+    }
+    memo_put_commits(daemon->memo, &commits);
+}
+
 static void turn_advance(struct daemon *daemon, uint64_t now_ns) {
     if (daemon->progress.moving) {
         return;
     }
     (void)roster_advance(&daemon->roster, now_ns);
-    uint64_t committed = daemon->roster.committed_step;
     daemon->progress.oldest_step = turn_oldest_step(daemon);
-    if (committed > daemon->committed_put) {
-        daemon->committed_put = committed;
-        memo_put_committed(daemon->memo, committed, daemon->progress.oldest_step);
+    if (daemon->roster.changes > daemon->changes_put) {
+        daemon->changes_put = daemon->roster.changes;
+        turn_put_commits(daemon);
     }
 }
 

@@ -4,8 +4,9 @@
  *
  * Three ways take turns, so that all of them see the same disk: an append to a preallocated file
  * with fdatasync; a group of one step; a group of eight. A group also stores what waits, 200
- * documents of which 8 are others than before. The store writes back between groups, as a daemon
- * does when it is idle, and never in the timed part. */
+ * documents of which 8 are others than before, and half of eight ranks are ahead of the rest. The
+ * store writes back between groups, as a daemon does when it is idle, and never in the timed part.
+ */
 #include "daemon/store.h"
 #include "planner/state.h"
 #include "tests/bench/figure.h"
@@ -22,6 +23,7 @@
 #define GROUP        8u
 #define WAITING      200u
 #define WAITING_MOVE 8u
+#define RANKS_AHEAD  4u
 #define STEPS_MAX    1000u
 
 /* Of a group of one, over the bare write; of a step in a group of eight, over one alone. */
@@ -47,6 +49,14 @@ static void move_waiting(struct plan_state *state, uint64_t group) {
     }
 }
 
+static int put_ranks(struct store *store, uint64_t committed_step, struct error *error) {
+    struct store_rank ranks[RANKS_AHEAD];
+    for (uint32_t i = 0; i < RANKS_AHEAD; i++) {
+        ranks[i] = (struct store_rank){.dp = i, .committed_step = committed_step + 1};
+    }
+    return store_put_ranks(store, ranks, RANKS_AHEAD, error);
+}
+
 static void put_group(struct store *store, uint64_t first, unsigned steps, const uint8_t *state,
                       size_t state_bytes, const struct plan_state *waiting) {
     struct error error = {0};
@@ -60,6 +70,9 @@ static void put_group(struct store *store, uint64_t first, unsigned steps, const
     }
     if (code == 0) {
         code = store_put_committed(store, first, &error);
+    }
+    if (code == 0) {
+        code = put_ranks(store, first, &error);
     }
     if (code == 0) {
         code = store_prune(store, first + steps < 1000 ? 0 : first + steps - 1000, &error);

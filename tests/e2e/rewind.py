@@ -237,6 +237,25 @@ class Caller:
         return elapsed, len(answer[3])
 
 
+def test_a_seek_that_still_waits_when_another_generation_begins_is_told_which():
+    if not os.path.exists(os.path.join(BIN_ASAN, "ballastd")):
+        raise Skip(f"no sanitizer build in {BIN_ASAN}")
+    with solo() as world:
+        world.start()
+        run(world, 10)
+        Caller(world).call(b"Seek", 5)
+        world.kill()
+        world.start(bin_dir=BIN_ASAN, environment={"BALLAST_FAILPOINTS": "plan_before=delay:1500"})
+        waiting, later = Caller(world), Raw(world.socket)
+        waiting.send(b"Seek", b"\x08\x05")  # joins, and waits for the digest of step 5
+        assert waiting.raw.call(b"Ping")[0] == 0
+        code, _ = later.call(b"Seek", b"\x08\x05\x10\x09")
+        assert code == 0, code
+        code, text = Raw.response(waiting.raw.receive()[3])
+        assert code == 10 and b"generation 9" in text and b"step 5" in text, (code, text)
+        world.kill()
+
+
 def test_a_far_seek_says_how_far_it_is_and_is_given_up_with_its_caller():
     with World() as world:
         prefix = os.path.join(world.dir, "d")

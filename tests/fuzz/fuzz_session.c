@@ -117,7 +117,7 @@ static void world_event(uint32_t i, uint8_t kind) {
     case 5:
         world.planned += take_byte();
         world.progress.durable_step = world.planned;
-        world.progress.durable_committed_step = world.roster.committed_step;
+        world.progress.durable_changes = world.roster.changes;
         break;
     case 6:
         at->congested = !at->congested;

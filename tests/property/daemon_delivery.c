@@ -513,7 +513,7 @@ static void sim_open(uint64_t seed) {
                                    .replica_slots = slots,
                                    .end_step = UINT64_MAX};
     sim.progress = (struct session_progress){
-        .plannable_step = STEPS, .durable_step = STEPS, .durable_committed_step = STEPS};
+        .plannable_step = STEPS, .durable_step = STEPS, .durable_changes = UINT64_MAX};
     sim.reader = (struct reader){.ops = &fake_reader_ops};
     arena_init(&sim.arena, 1 << 20);
     assert_int_equal(roster_init(&sim.roster, &mesh, local, 1, LEASE_NS, 0, sim.now_ns), 0);

@@ -265,9 +265,17 @@ static void put_steps(struct memo *memo, const struct reference *reference, uint
 
 static struct memo *memo_started(uint64_t durable_step) {
     struct memo *memo = NULL;
-    const struct memo_options options = {.durable_step = durable_step, .exports_retained = 3};
+    const struct memo_options options = {
+        .durable_step = durable_step, .exports_retained = 3, .ranks_max = 1};
     check(memo_start(world.store, &options, wake, NULL, &memo, &world.error));
     return memo;
+}
+
+static void put_committed(struct memo *memo, uint64_t step, uint64_t oldest) {
+    static uint64_t change;
+    const struct memo_commits commits = {
+        .change = ++change, .committed_step = step, .oldest_step_kept = oldest};
+    memo_put_commits(memo, &commits);
 }
 
 static struct memo_fetched *fetched(struct memo *memo, uint64_t step) {
@@ -314,7 +322,7 @@ static void the_wal_stays_below_16_mb_whatever_is_put(void **state) {
         uint8_t *bytes = calloc(1, STATE_BYTES);
         memset(bytes, (int)plan->step, STATE_BYTES);
         assert_int_equal(memo_put_step(memo, plan, false, bytes, STATE_BYTES), 0);
-        memo_put_committed(memo, plan->step, plan->step < 20 ? 0 : plan->step - 20);
+        put_committed(memo, plan->step, plan->step < 20 ? 0 : plan->step - 20);
         do {
             memo_progress(memo, &progress);
             assert_false(progress.failed);
@@ -349,7 +357,7 @@ static void a_generation_is_one_group_with_all_that_was_put_before(void **state)
     assert_int_equal(refer(reference, 8), 8);
     struct memo *memo = memo_started(0);
     put_steps(memo, reference, 0, 8);
-    memo_put_committed(memo, 6, 0);
+    put_committed(memo, 6, 0);
     assert_int_equal(memo_put_generation(memo, &generation), 0);
     struct memo_fetched *begun = awaited_answer(memo);
     assert_int_equal(begun->purpose, MEMO_BEGUN);
@@ -368,6 +376,64 @@ static void a_generation_is_one_group_with_all_that_was_put_before(void **state)
     assert_int_equal(summary.committed_step, 3);
     assert_int_equal(summary.generation_step, 3);
     refer_free(reference, 8);
+}
+
+static void await_progress(struct memo *memo, struct memo_progress *progress,
+                           bool (*enough)(const struct memo_progress *progress)) {
+    memo_progress(memo, progress);
+    while (!enough(progress)) {
+        assert_int_equal(sem_wait(&world.woken), 0);
+        memo_progress(memo, progress);
+    }
+}
+
+static bool is_full(const struct memo_progress *progress) {
+    return progress->full;
+}
+
+static bool has_failed(const struct memo_progress *progress) {
+    return progress->failed;
+}
+
+static bool commits_are_durable(const struct memo_progress *progress) {
+    return progress->durable_change == 2;
+}
+
+/* Whether the store knows that rank dp 1 has committed up to step. */
+static void expect_rank(uint64_t step) {
+    struct store_rank rank = {.dp = 1};
+    assert_int_equal(store_get_rank(world.store, &rank, &world.error), step > 0);
+    assert_int_equal(rank.committed_step, step);
+}
+
+static void ranks_ahead_are_in_the_group_of_their_commit_until_a_generation_begins(void **state) {
+    const struct memo_generation generation = {.number = 1, .step = 2, .change = 3};
+    struct store_rank rank = {.dp = 1, .committed_step = 4};
+    struct memo_commits commits = {.change = 1, .committed_step = 2, .ranks = &rank};
+    struct memo_progress progress;
+    (void)state;
+    struct memo *memo = memo_started(0);
+    faulty = (struct faulty){.operations = FAULTY_WRITE, .fail_at = 1, .sticky = true};
+    faulty.code = SQLITE_FULL;
+    commits.rank_count = 1;
+    memo_put_commits(memo, &commits);
+    await_progress(memo, &progress, is_full);
+    assert_int_equal(progress.durable_change, 0);
+    rank.committed_step = 5;
+    commits.change = 2;
+    memo_put_commits(memo, &commits);
+    faulty = (struct faulty){0};
+    await_progress(memo, &progress, commits_are_durable);
+    check(memo_stop(memo, &world.error));
+    expect_rank(5);
+    memo = memo_started(0);
+    memo_put_commits(memo, &commits);
+    assert_int_equal(memo_put_generation(memo, &generation), 0);
+    memo_fetched_destroy(awaited_answer(memo));
+    memo_progress(memo, &progress);
+    assert_int_equal(progress.durable_change, 3);
+    check(memo_stop(memo, &world.error));
+    expect_rank(0);
 }
 
 static void a_step_that_comes_out_differently_the_second_time_ends_the_memo(void **state) {
@@ -458,30 +524,13 @@ static void stopping_makes_everything_durable_first(void **state) {
     assert_int_equal(refer(reference, 8), 8);
     struct memo *memo = memo_started(0);
     put_steps(memo, reference, 0, 8);
-    memo_put_committed(memo, 3, 0);
-    memo_put_committed(memo, 5, 4);
+    put_committed(memo, 3, 0);
+    put_committed(memo, 5, 4);
     check(memo_stop(memo, &world.error));
     check(store_summary(world.store, &summary, &world.error));
     assert_int_equal(summary.committed_step, 5);
     assert_int_equal(summary.steps_end, 8);
     refer_free(reference, 8);
-}
-
-static void await_progress(struct memo *memo, struct memo_progress *progress,
-                           bool (*enough)(const struct memo_progress *progress)) {
-    memo_progress(memo, progress);
-    while (!enough(progress)) {
-        assert_int_equal(sem_wait(&world.woken), 0);
-        memo_progress(memo, progress);
-    }
-}
-
-static bool is_full(const struct memo_progress *progress) {
-    return progress->full;
-}
-
-static bool has_failed(const struct memo_progress *progress) {
-    return progress->failed;
 }
 
 static void put_step(struct memo *memo, const struct reference *reference, uint64_t step) {
@@ -506,7 +555,7 @@ static void a_full_disk_is_waited_for_and_nothing_is_lost(void **state) {
     await_progress(memo, &progress, is_full);
     assert_int_equal(progress.durable_step, 2);
     put_step(memo, reference, 3);
-    memo_put_committed(memo, 2, 0);
+    put_committed(memo, 2, 0);
     faulty = (struct faulty){0};
     put_steps(memo, reference, 4, 6);
     check(memo_stop(memo, &world.error));
@@ -541,7 +590,7 @@ static void stored(const struct reference *reference, uint64_t steps, uint64_t c
                    uint64_t oldest) {
     struct memo *memo = memo_started(0);
     put_steps(memo, reference, 0, steps);
-    memo_put_committed(memo, committed, oldest);
+    put_committed(memo, committed, oldest);
     check(memo_stop(memo, &world.error));
 }
 
@@ -685,6 +734,7 @@ int main(void) {
         TEST(what_is_put_becomes_durable_and_can_be_fetched),
         TEST(the_wal_stays_below_16_mb_whatever_is_put),
         TEST(a_generation_is_one_group_with_all_that_was_put_before),
+        TEST(ranks_ahead_are_in_the_group_of_their_commit_until_a_generation_begins),
         TEST(a_step_that_comes_out_differently_the_second_time_ends_the_memo),
         TEST(a_restarted_planner_goes_on_from_the_other_state),
         TEST(a_far_step_is_reached_from_a_row_or_the_start_or_given_up),

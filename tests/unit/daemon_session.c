@@ -532,6 +532,7 @@ static void the_end_of_data_comes_once_after_the_last_step(void **state) {
     world_release(at, 0, 0);
     assert_int_equal(at->session.held_count, 1);
     world.progress.durable_step = 1;
+    world.progress.durable_changes = UINT64_MAX;
     uint32_t stream = commit(at, 0);
     world_pump(&world);
     expect_status(at, stream, STATUS_OK);
@@ -711,6 +712,7 @@ static void a_commit_is_answered_when_its_step_is_durable(void **state) {
     world_pump(&world);
     expect_silence(at);
     world.progress.durable_step = 1;
+    world.progress.durable_changes = world.roster.changes;
     world_pump(&world);
     expect_status(at, first, STATUS_OK);
     expect_silence(at);
@@ -719,7 +721,7 @@ static void a_commit_is_answered_when_its_step_is_durable(void **state) {
     expect_status(at, second, STATUS_OK);
 }
 
-static void the_last_commit_of_a_step_waits_for_the_stored_committed_step(void **state) {
+static void a_commit_is_answered_when_the_store_knows_that_the_rank_made_it(void **state) {
     (void)state;
     world_deinit(&world);
     world_init(&world, false);
@@ -730,16 +732,20 @@ static void the_last_commit_of_a_step_waits_for_the_stored_committed_step(void *
     b->read = b->sent_count;
     world.progress.durable_step = 5;
     uint32_t of_a = commit(a, 0);
+    uint64_t change_of_a = world.roster.changes;
     world_pump(&world);
-    expect_status(a, of_a, STATUS_OK);
+    expect_silence(a);
     assert_int_equal(world.roster.committed_step, 0);
     uint32_t of_b = commit(b, 0);
-    world_pump(&world);
     assert_int_equal(world.roster.committed_step, 1);
+    world.progress.durable_changes = change_of_a;
+    world_pump(&world);
+    expect_status(a, of_a, STATUS_OK);
     expect_silence(b);
-    world.progress.durable_committed_step = 1;
+    world.progress.durable_changes = world.roster.changes;
     world_pump(&world);
     expect_status(b, of_b, STATUS_OK);
+    expect_silence(a);
 }
 
 static void while_the_disk_is_full_commits_are_refused_unless_they_are_durable(void **state) {
@@ -758,7 +764,7 @@ static void while_the_disk_is_full_commits_are_refused_unless_they_are_durable(v
     world_pump(&world);
     expect_refusal(a, of_a, STATUS_RESOURCE_EXHAUSTED, "then commit again");
     world.progress.durable_step = 1;
-    world.progress.durable_committed_step = 1;
+    world.progress.durable_changes = world.roster.changes;
     of_a = commit(a, 0);
     world_pump(&world);
     expect_status(a, of_a, STATUS_OK);
@@ -780,6 +786,7 @@ static void only_delivered_steps_can_be_committed(void **state) {
 static void a_rank_that_reconnects_may_commit_what_it_was_given_before(void **state) {
     (void)state;
     world.progress.durable_step = 5;
+    world.progress.durable_changes = UINT64_MAX;
     struct world_session *at = streaming(0, 0, 0, 2);
     world_pump(&world);
     session_deinit(&at->session, world.now_ns);
@@ -792,7 +799,8 @@ static void a_rank_that_reconnects_may_commit_what_it_was_given_before(void **st
 static void a_rank_whose_lease_ended_may_commit_what_it_was_given_before(void **state) {
     (void)state;
     world.progress.durable_step = 5;
-    world.progress.durable_committed_step = 5;
+    world.progress.durable_changes = UINT64_MAX;
+    (void)bound(1, 0, 1); /* the slower one */
     struct world_session *at = streaming(0, 0, 0, 2);
     world_pump(&world);
     session_deinit(&at->session, world.now_ns);
@@ -802,12 +810,17 @@ static void a_rank_whose_lease_ended_may_commit_what_it_was_given_before(void **
     world_pump(&world);
     expect_status(at, stream, STATUS_OK);
     expect_status(at, commit(at, 1), STATUS_OUT_OF_RANGE);
+    session_deinit(&at->session, world.now_ns); /* what was acknowledged stays, too */
+    world.now_ns += 61 * WORLD_SECOND_NS;
+    assert_int_equal(world.roster.committed_step, 0);
+    assert_int_equal(bound(0, 0, 0)->session.member->committed_step, 1);
 }
 
 static void after_a_restart_a_rank_may_commit_what_it_says_it_was_given(void **state) {
     (void)state;
     world.progress.claimable_step = 7;
     world.progress.durable_step = 7;
+    world.progress.durable_changes = UINT64_MAX;
     struct world_session *at = bound(0, 0, 0);
     expect_status(at, commit(at, 7), STATUS_OUT_OF_RANGE);
     uint32_t stream = commit(at, 6);
@@ -1056,7 +1069,7 @@ static void a_connection_that_says_nothing_is_closed(void **state) {
 static void committed_step_waits_for_every_live_rank_and_passes_dead_ones(void **state) {
     (void)state;
     world.progress.durable_step = 100;
-    world.progress.durable_committed_step = 100;
+    world.progress.durable_changes = UINT64_MAX;
     struct world_session *a = streaming(0, 0, 0, 4);
     struct world_session *b = streaming(1, 0, 1, 4);
     world_pump(&world);
@@ -1268,8 +1281,12 @@ static void a_generation_closes_when_its_first_step_is_committed_by_all(void **s
     assert_int_equal(seeker->session.member->committed_step, 6);
     assert_int_equal(generation_seek(&world.generation, &world.roster, late, 5, 0),
                      GENERATION_JOINS);
+    uint64_t changes = world.roster.changes;
     session_rejoin(&seeker->session);
     assert_int_equal(seeker->session.member->committed_step, 5);
+    assert_int_equal(world.roster.changes, changes + 1);
+    session_rejoin(&seeker->session);
+    assert_int_equal(world.roster.changes, changes + 1);
     assert_int_equal(seeker->session.state, SESSION_BOUND);
     world.roster.committed_step = 6;
     assert_int_equal(generation_seek(&world.generation, &world.roster, late, 5, 0),
@@ -1350,7 +1367,7 @@ int main(void) {
         TEST(a_batch_sent_on_two_streams_of_a_connection_is_held_once),
         TEST(nobody_runs_further_ahead_of_a_slower_rank_than_the_slots_reach),
         TEST(a_commit_is_answered_when_its_step_is_durable),
-        TEST(the_last_commit_of_a_step_waits_for_the_stored_committed_step),
+        TEST(a_commit_is_answered_when_the_store_knows_that_the_rank_made_it),
         TEST(while_the_disk_is_full_commits_are_refused_unless_they_are_durable),
         TEST(only_delivered_steps_can_be_committed),
         TEST(a_rank_that_reconnects_may_commit_what_it_was_given_before),

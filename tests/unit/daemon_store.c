@@ -1,6 +1,7 @@
 /* The store: what it keeps, whom it refuses, what it makes of damage. */
 #include "store_world.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -477,13 +478,13 @@ static void a_half_made_store_is_made_again(void **state) {
 static void foreign_and_newer_files_are_refused(void **state) {
     (void)state;
     fill_store(1);
-    outsider("PRAGMA user_version = 3");
-    expect_refusal(&store_world_job, -ENOSYS, "has format 3, this version reads up to 2");
+    outsider("PRAGMA user_version = 4");
+    expect_refusal(&store_world_job, -ENOSYS, "has format 4, this version reads up to 3");
     outsider("PRAGMA user_version = 0");
     expect_refusal(&store_world_job, -EBADMSG, "it states no format");
     outsider("PRAGMA user_version = 1");
     expect_refusal(&store_world_job, -EBADMSG, "migrate: ");
-    outsider("PRAGMA user_version = 2; PRAGMA application_id = 7");
+    outsider("PRAGMA user_version = 3; PRAGMA application_id = 7");
     expect_refusal(&store_world_job, -EBADMSG, "is damaged: application_id 7; restore");
     assert_int_equal(unlink(path_of("ballast.mark")), 0);
     expect_refusal(&store_world_job, -EINVAL, "is not a Ballast store (application_id 7)");
@@ -718,14 +719,21 @@ static void an_older_mark_is_no_reason_to_refuse(void **state) {
     assert_int_equal(store_world_recover(dir, 12, 0), 12);
 }
 
-static void put_version_1(void) {
+/* A file as an older version left it. */
+static void put_old(const char *from, const char *to) {
     static char bytes[1 << 16];
-    FILE *file = fopen(BALLAST_SOURCE "/tests/unit/store_v1.db", "r");
+    char path[300];
+    (void)snprintf(path, sizeof path, BALLAST_SOURCE "/tests/unit/%s", from);
+    FILE *file = fopen(path, "r");
     assert_non_null(file);
     size_t count = fread(bytes, 1, sizeof bytes, file);
     (void)fclose(file);
-    assert_int_equal(mkdir(dir, 0700), 0);
-    write_file("ballast.db", bytes, count);
+    assert_true(mkdir(dir, 0700) == 0 || errno == EEXIST);
+    write_file(to, bytes, count);
+}
+
+static void put_version_1(void) {
+    put_old("store_v1.db", "ballast.db");
 }
 
 static void a_store_of_version_1_is_migrated_after_a_copy_was_made(void **state) {
@@ -748,6 +756,70 @@ static void a_store_of_version_1_is_migrated_after_a_copy_was_made(void **state)
     const char *copy = strdupa(path_of("ballast.db.1"));
     assert_int_equal(rename(copy, path_of("ballast.db")), 0);
     assert_int_equal(store_world_recover(dir, 3, 0), 3);
+}
+
+/* It stays the store that its mark is of, with as many groups. */
+static void a_store_of_version_2_is_migrated_and_keeps_its_mark(void **state) {
+    char now[sizeof mark_bytes];
+    (void)state;
+    put_old("store_v2.db", "ballast.db");
+    put_old("store_v2.mark", "ballast.mark");
+    mark_count = read_file("ballast.mark", mark_bytes, sizeof mark_bytes);
+    assert_int_equal(store_world_recover(dir, 3, 0), 3);
+    assert_int_equal(access(path_of("ballast.db.2"), F_OK), 0);
+    assert_int_equal(read_file("ballast.mark", now, sizeof now), mark_count);
+    assert_memory_equal(now, mark_bytes, mark_count);
+    outsider("SELECT * FROM ranks");
+    struct store *store = open_store();
+    for (uint64_t group = 3; group < 6; group++) {
+        assert_int_equal(store_world_put_group(store, group, NULL), 0);
+    }
+    store_close(store);
+    assert_int_equal(store_world_recover(dir, 6, 0), 6);
+    store_world_empty(dir);
+    put_old("store_v2.db", "ballast.db"); /* it was closed, so it needs none */
+    assert_int_equal(store_world_recover(dir, 3, 0), 3);
+    assert_int_equal(access(path_of("ballast.mark"), F_OK), 0);
+}
+
+static void ranks_that_are_ahead_come_back_until_a_generation_begins(void **state) {
+    const struct store_rank ahead = {.dp = 1, .cp = 2, .committed_step = 7};
+    struct store_rank found = {.dp = 1, .cp = 2};
+    (void)state;
+    for (unsigned round = 0; round < 3; round++) {
+        struct store *store = open_store();
+        assert_int_equal(store_get_rank(store, &found, NULL), round == 1);
+        assert_int_equal(store_begin(store, NULL), 0);
+        if (round == 0) {
+            assert_int_equal(store_put_ranks(store, &ahead, 1, NULL), 0);
+            assert_int_equal(store_commit(store, NULL), 0);
+            assert_int_equal(store_begin(store, NULL), 0);
+            assert_int_equal(store_put_ranks(store, NULL, 0, NULL), 0);
+            store_rollback(store);
+        } else {
+            assert_int_equal(found.committed_step, 7);
+            assert_int_equal(store_put_generation(store, round, NULL), 0);
+            assert_int_equal(store_commit(store, NULL), 0);
+        }
+        store_close(store);
+    }
+}
+
+static void a_rank_that_was_changed_is_damage(void **state) {
+    const struct store_rank ahead = {.dp = 1, .committed_step = 7};
+    struct store_rank found = {.dp = 1};
+    struct error error = {0};
+    (void)state;
+    struct store *store = open_store();
+    assert_int_equal(store_begin(store, NULL), 0);
+    assert_int_equal(store_put_ranks(store, &ahead, 1, NULL), 0);
+    assert_int_equal(store_commit(store, NULL), 0);
+    store_close(store);
+    outsider("UPDATE ranks SET committed_step = 8");
+    store = open_store();
+    assert_int_equal(store_get_rank(store, &found, &error), -EBADMSG);
+    assert_non_null(strstr(error.text, "the row of rank dp 1, pp 0, cp 0, tp 0"));
+    store_close(store);
 }
 
 static void another_jobs_store_is_not_migrated(void **state) {
@@ -967,6 +1039,9 @@ int main(void) {
         TEST(a_mark_that_is_damaged_missing_or_another_ones_is_noticed),
         TEST(an_older_mark_is_no_reason_to_refuse),
         TEST(a_store_of_version_1_is_migrated_after_a_copy_was_made),
+        TEST(a_store_of_version_2_is_migrated_and_keeps_its_mark),
+        TEST(ranks_that_are_ahead_come_back_until_a_generation_begins),
+        TEST(a_rank_that_was_changed_is_damage),
         TEST(another_jobs_store_is_not_migrated),
         TEST(another_corpus_is_refused_by_the_dataset_and_what_of_it),
         TEST(a_truncated_file_is_refused_at_any_length),

@@ -115,6 +115,17 @@ static uint64_t kept_from(uint64_t group) {
     return pruned_at < 16 ? 0 : store_world_end(pruned_at) - 20;
 }
 
+static uint32_t ranks_of(uint64_t group, struct store_rank ranks[2]) {
+    for (uint32_t i = 0; i < 2; i++) {
+        ranks[i] = (struct store_rank){.dp = i,
+                                       .pp = 3,
+                                       .cp = 2,
+                                       .tp = 1 - i,
+                                       .committed_step = store_world_end(group) + 1 + i};
+    }
+    return group < 3 ? 0 : (uint32_t)(group % 3);
+}
+
 int store_world_put_group(struct store *store, uint64_t group, struct error *error) {
     int code = store_begin(store, error);
     if (code == 0) {
@@ -125,6 +136,11 @@ int store_world_put_group(struct store *store, uint64_t group, struct error *err
     }
     if (code == 0) {
         code = store_put_generation(store, group, error);
+    }
+    if (code == 0) {
+        struct store_rank ranks[2];
+        uint32_t count = ranks_of(group, ranks);
+        code = store_put_ranks(store, ranks, count, error);
     }
     if (code == 0 && group % 8 == 0) {
         code = store_prune(store, kept_from(group), error);
@@ -174,6 +190,17 @@ uint64_t store_world_check(struct store *store) {
     return group;
 }
 
+static void check_ranks(struct store *store, uint64_t groups) {
+    struct store_rank ranks[2];
+    uint32_t count = groups == 0 ? 0 : ranks_of(groups - 1, ranks);
+    for (uint32_t i = 0; groups > 0 && i < 2; i++) {
+        struct store_rank found = ranks[i];
+        found.committed_step = 0;
+        assert_int_equal(store_get_rank(store, &found, NULL), i < count);
+        assert_int_equal(found.committed_step, i < count ? ranks[i].committed_step : 0);
+    }
+}
+
 static void check_integrity(const char *state_dir) {
     char path[300];
     sqlite3 *db = NULL;
@@ -197,6 +224,7 @@ uint64_t store_world_recover(const char *state_dir, uint64_t acknowledged, uint6
         fail_msg("reopen: %s", error.text);
     }
     uint64_t groups = store_world_check(store);
+    check_ranks(store, groups);
     if (groups < acknowledged || groups > acknowledged + more) {
         fail_msg("%" PRIu64 " groups are there, %" PRIu64 " were acknowledged", groups,
                  acknowledged);

@@ -1,7 +1,8 @@
 /* store_world: a job, its steps as a function of their number, and groups of them.
  *
- * Group g puts steps [store_world_end(g), store_world_end(g + 1)), commits up to its first one,
- * and every eighth prunes; so a store holds exactly the groups before some g, or is wrong. */
+ * Group g puts steps [store_world_end(g), store_world_end(g + 1)), commits up to its first one, has
+ * g % 3 ranks ahead of that, from the fourth group on, and every eighth prunes; so a store holds
+ * exactly the groups before some g, or is wrong. */
 #ifndef BALLAST_TESTS_STORE_WORLD_H
 #define BALLAST_TESTS_STORE_WORLD_H
 

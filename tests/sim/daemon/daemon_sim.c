@@ -157,18 +157,15 @@ static void check_cut(const struct roster *roster) {
     }
 }
 
-/* What was acknowledged to all ranks is committed, whatever the daemon forgot meanwhile. A claim
- * that came while another generation was being stored counts for nothing, which matters only when
- * the disk was full for that. */
-static void check_claims(const struct daemon *daemon) {
+/* A step that was acknowledged to every rank is committed, after any restart, whether or not the
+ * ranks are still there. */
+static void check_acknowledged(const struct daemon *daemon) {
     uint64_t lowest = UINT64_MAX;
     for (uint32_t i = 0; i < sim_rank_count(); i++) {
-        lowest = smaller(lowest, sim_rank_claim(i, daemon->generation.number));
+        lowest = smaller(lowest, sim_rank_acknowledged(i, daemon->generation.number));
     }
-    sim_check(daemon->progress.moving || sim.faults.disk_full > 0 ||
-                  daemon->roster.committed_step >= lowest,
-              "all ranks were told that steps to %" PRIu64
-              " are durable, committed_step is %" PRIu64,
+    sim_check(daemon->roster.committed_step >= lowest,
+              "steps to %" PRIu64 " were acknowledged to all ranks, committed_step is %" PRIu64,
               lowest, daemon->roster.committed_step);
 }
 
@@ -243,13 +240,17 @@ static void follow_mesh(const struct daemon *daemon) {
     }
 }
 
+static bool daemon_serves(void) {
+    return sim.daemon != NULL && sim_uv_at_poll() && sim.daemon->server.conns != NULL &&
+           !sim.daemon->progress.warming;
+}
+
 static void check_always(void) {
-    if (sim.daemon != NULL && sim_uv_at_poll() && sim.daemon->server.conns != NULL &&
-        !sim.daemon->progress.warming) {
+    if (daemon_serves()) {
         follow_mesh(sim.daemon);
         check_slots(sim.daemon);
         check_cut(&sim.daemon->roster);
-        check_claims(sim.daemon);
+        check_acknowledged(sim.daemon);
         check_progress(sim.daemon);
         check_bounds(sim.daemon);
     }
@@ -518,6 +519,7 @@ static void choose(void) {
                                      .read_error = rate(300),
                                      .short_wire = rate(1) * sim_between(40, 900)};
     sim.polite = sim_between(0, 1) == 0;
+    sim.claims = sim_between(0, 1) == 0;
     override(0, "daemon.lease", "%llums", sim_between(100, 2000));
     override(1, "daemon.ahead_steps", "%llu", sim_between(1, 5));
     override(2, "limits.credits", "%llu", sim.credits);
@@ -550,6 +552,13 @@ static void peace(void) {
         step();
         sim_check(sim.steps < end, "in peace, a rank does not reach the end of the data");
     }
+    if (daemon_lives()) { /* what was acknowledged is to be there once more */
+        daemon_kill();
+    }
+    do {
+        step();
+        sim_check(sim.steps < end, "the daemon does not come back");
+    } while (!daemon_serves());
     while (daemon_lives()) {
         stopping = true;
         sim_uv_signal(SIGTERM);

@@ -56,6 +56,7 @@ struct sim {
     bool peace;  /* no more faults: everybody must reach the end */
     bool dead;   /* the daemon was killed: it unwinds, and nothing it does has an effect */
     bool polite; /* in peace, a rank keeps a batch until all ranks of its replica have it */
+    bool claims; /* greetings say what was acknowledged */
     struct sim_faults faults;
     uint32_t credits;      /* that a rank may have */
     struct daemon *daemon; /* NULL while none runs */
@@ -177,9 +178,9 @@ uint64_t sim_rank_gone_since_ns(uint32_t i); /* SIM_NEVER: connected; 0: cut by 
 /* All give up what they had and seek one step, one of them by Import if `import`; false: they still
  * do. */
 bool sim_ranks_rewind(bool import);
-/* First step whose commit was not acknowledged to the rank's process, if it is connected and of
- * this generation; 0: nothing is known. */
-uint64_t sim_rank_claim(uint32_t i, uint64_t generation);
+/* First step whose commit was not acknowledged to the rank in this generation, since it sought
+ * last; 0: none was. Acknowledged is what the daemon wrote, whether or not it was heard. */
+uint64_t sim_rank_acknowledged(uint32_t i, uint64_t generation);
 void sim_excuse(uint32_t i); /* others may commit what this rank did not */
 void sim_ranks_daemon_died(void);
 

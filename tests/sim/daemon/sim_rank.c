@@ -3,7 +3,8 @@
  * A rank takes what comes into a queue, works on it in order, lets batches go, commits and waits
  * for the answer. When a connection is lost it goes on from where it stood; what it had not worked
  * on yet it still has in its mapping, unless the generation says that the slot was reused. Killed,
- * it begins after its last acknowledged commit, or leaves it to the daemon where. */
+ * it begins after its last acknowledged commit, or leaves it to the daemon where. Some are gone as
+ * soon as the last commit of their mesh, or of the data, is acknowledged to them. */
 #include "sim.h"
 
 #include "ballast.pb-c.h"
@@ -57,6 +58,8 @@ struct rank {
     uint64_t acknowledged; /* first step without an acknowledged commit */
     uint64_t claim;        /* the same, as far as this process knows; 0: nothing */
     uint64_t claim_generation;
+    uint64_t written; /* likewise, as the daemon wrote it: no process need have heard it */
+    uint64_t written_generation;
     uint64_t told; /* first step without a commit that was sent */
     bool committing;
     uint64_t commit_step;
@@ -71,6 +74,8 @@ struct rank {
     bool ended;    /* EndOfData came */
     bool bordered; /* the mesh ends at its step */
     bool anywhere; /* the next stream begins where the daemon says */
+    bool leaves;   /* for good, when nothing is left to be acknowledged */
+    bool gone;     /* it has */
     uint64_t busy_ns, stuck_ns, reconnect_ns;
 };
 
@@ -124,7 +129,8 @@ static void ranks_make(const struct rank_place *mesh) {
                               .credits_max = sim_between(1, sim.credits),
                               .think_ms_max = sim_between(0, 1) * sim_between(0, 20),
                               .reconnect_ns = sim.now_ns + sim_between(0, 20) * SIM_MS,
-                              .gone_since_ns = sim.now_ns};
+                              .gone_since_ns = sim.now_ns,
+                              .leaves = sim_between(0, 1) == 0};
         rank->subscribed = rank->place.pp == 0 || sim_between(0, 1) == 0;
     }
 }
@@ -162,11 +168,8 @@ uint64_t sim_rank_told_step(uint32_t i) {
     return ranks[i].told;
 }
 
-uint64_t sim_rank_claim(uint32_t i, uint64_t generation) {
-    const struct rank *rank = &ranks[i];
-    bool heard = rank->wire != NULL && !rank->wire->daemon_gone && rank->hello_stream == 0 &&
-                 rank->life == sim.lives;
-    return heard && rank->claim_generation == generation ? rank->claim : 0;
+uint64_t sim_rank_acknowledged(uint32_t i, uint64_t generation) {
+    return ranks[i].written_generation == generation ? ranks[i].written : 0;
 }
 
 uint64_t sim_rank_gone_since_ns(uint32_t i) {
@@ -237,7 +240,7 @@ static void rank_connect(struct rank *rank) {
     hello.rank = &place;
     hello.n_parts = 1;
     hello.parts = &part;
-    hello.committed_step = rank->claim;
+    hello.committed_step = sim.claims ? rank->claim : 0;
     hello.generation = rank->claim_generation;
     rank->hello_stream = rank_call(rank, "Hello", 0, &hello.base);
 }
@@ -330,8 +333,25 @@ void sim_rank_stick(uint32_t i, uint64_t until_ns) {
     ranks[i].stuck_ns = until_ns;
 }
 
+/* Whether the last commit of its mesh, or of the data, was acknowledged. */
+static bool rank_is_done(const struct rank *rank) {
+    uint64_t step = rank->acknowledged;
+    return step == sim_case->count || (step > 0 && rank->step == step && is_border(step));
+}
+
+static void rank_leave(struct rank *rank) {
+    SAY(rank, "is gone");
+    rank->ended = rank->acknowledged == sim_case->count;
+    rank->gone = true;
+    rank->queue_count = 0;
+    rank_lost(rank, false);
+}
+
 void sim_rank_kill(uint32_t i) {
     struct rank *rank = &ranks[i];
+    if (rank->gone) {
+        return;
+    }
     SAY(rank, "is killed");
     rank_lost(rank, sim_between(0, 1) == 0);
     rank->queue_count = 0;
@@ -359,6 +379,8 @@ static void rank_give_up(struct rank *rank, uint64_t step) {
     rank->index = 0;
     rank->acknowledged = step;
     rank->claim = 0;
+    rank->written = 0;
+    rank->gone = false;
     rank->importing = false;
     rank->least = 0;
     sim_excuse(rank->number);
@@ -592,6 +614,10 @@ static void rank_sought(struct rank *rank, const Ttrpc__Response *response) {
         rank->seeking = code == STATUS_UNAVAILABLE || code == STATUS_RESOURCE_EXHAUSTED;
         rank->generation_known = rank->seeking && rank->generation_known;
         rank->anywhere |= code == STATUS_FAILED_PRECONDITION; /* the others are elsewhere */
+        if (code == STATUS_ABORTED) { /* to the one that it will be told of */
+            rank->generation_known = true;
+            rank->generation = UINT64_MAX;
+        }
         rank_lost(rank, false);
         return;
     }
@@ -606,7 +632,8 @@ static void rank_sought(struct rank *rank, const Ttrpc__Response *response) {
         check_digest(rank, sought->next_step, &sought->plan_digest);
     }
     rank->seeking = false;
-    rank->told = rank->seek_step;
+    rank->told = rank->step = rank->seek_step; /* killed, it may have been elsewhere meanwhile */
+    rank->index = 0;
     rank->generation_known = true;
     rank->generation = sought->generation;
     ballast__v1__seek_response__free_unpacked(sought, NULL);
@@ -639,6 +666,9 @@ static void rank_acknowledged(struct rank *rank, const Ttrpc__Response *response
     if (rank->claim_generation != rank->generation || rank->claim <= rank->commit_step) {
         rank->claim = rank->commit_step + 1;
         rank->claim_generation = rank->generation;
+    }
+    if (rank->leaves && rank_is_done(rank)) {
+        rank_leave(rank);
     }
 }
 
@@ -722,7 +752,7 @@ static void check_released(const struct rank *rank) {
     }
 }
 
-static void check_acknowledged(const struct rank *rank, const struct frame_header *header,
+static void check_acknowledged(struct rank *rank, const struct frame_header *header,
                                const uint8_t *data) {
     Ttrpc__Response *response = ttrpc__response__unpack(NULL, header->length, data);
     sim_check(response->status != NULL || sim_disk_durable_step() > rank->commit_step,
@@ -730,6 +760,11 @@ static void check_acknowledged(const struct rank *rank, const struct frame_heade
               (unsigned long long)rank->commit_step, (unsigned long long)sim_disk.rows_end);
     if (response->status == NULL && sim.daemon != NULL) {
         check_released(rank);
+    }
+    if (response->status == NULL &&
+        (rank->written_generation != rank->generation || rank->written <= rank->commit_step)) {
+        rank->written = rank->commit_step + 1;
+        rank->written_generation = rank->generation;
     }
     ttrpc__response__free_unpacked(response, NULL);
 }
@@ -855,7 +890,7 @@ static bool rank_can_work(const struct rank *rank) {
 
 bool sim_rank_ready(uint32_t i) {
     const struct rank *rank = &ranks[i];
-    if (sim.now_ns < rank->stuck_ns) {
+    if (sim.now_ns < rank->stuck_ns || rank->gone) {
         return false;
     }
     if (rank->wire == NULL && sim.now_ns >= rank->reconnect_ns &&
@@ -870,10 +905,10 @@ bool sim_rank_ready(uint32_t i) {
 
 uint64_t sim_rank_due_ns(uint32_t i) {
     const struct rank *rank = &ranks[i];
-    if (sim.now_ns < rank->stuck_ns) {
-        return rank->stuck_ns;
-    }
     uint64_t due_ns = SIM_NEVER;
+    if (sim.now_ns < rank->stuck_ns || rank->gone) {
+        return rank->gone ? SIM_NEVER : rank->stuck_ns;
+    }
     if (rank->wire == NULL && (!rank->ended || rank->committing || rank->seeking)) {
         due_ns = rank->reconnect_ns;
     }

@@ -20,8 +20,11 @@ struct store {
     bool open;
     bool grouping;
     bool puts_committed;
+    bool puts_ranks;
     bool prunes;
     uint64_t committed_step;
+    struct store_rank ranks[SIM_RANKS_MAX];
+    uint32_t rank_count;
     bool puts_generation;
     uint64_t generation, generation_step;
     uint64_t kept_from;
@@ -32,6 +35,8 @@ struct store {
 
 struct sim_disk sim_disk;
 static struct row sim_rows[ROWS_MAX]; /* by step, durable */
+static struct store_rank sim_ranks[SIM_RANKS_MAX];
+static uint32_t sim_ranks_count;
 static struct store sim_store;
 
 static void row_free(struct row *row) {
@@ -45,6 +50,7 @@ static void group_forget(struct store *store) {
     }
     store->group_count = 0;
     store->puts_committed = false;
+    store->puts_ranks = false;
     store->puts_generation = false;
     store->prunes = false;
     store->grouping = false;
@@ -99,6 +105,10 @@ static void group_apply(struct store *store) {
         sim_check(store->committed_step >= sim_disk.committed_step, "committed_step falls");
         sim_disk.committed_step = store->committed_step;
     }
+    if (store->puts_ranks) {
+        memcpy(sim_ranks, store->ranks, sizeof sim_ranks);
+        sim_ranks_count = store->rank_count;
+    }
     if (store->prunes) {
         uint64_t keep = row_at(store->kept_from);
         for (uint64_t i = 0; keep < ROWS_MAX && i < keep; i++) {
@@ -119,6 +129,7 @@ void sim_disk_wipe(void) {
     }
     group_forget(&sim_store);
     sim_disk = (struct sim_disk){0};
+    sim_ranks_count = 0;
     sim_store = (struct store){0};
 }
 
@@ -200,8 +211,37 @@ int store_put_committed(struct store *store, uint64_t committed_step, struct err
     return disk_answer(store, "put", error);
 }
 
+int store_put_ranks(struct store *store, const struct store_rank *ranks, uint32_t count,
+                    struct error *error) {
+    sim_check(store->grouping, "ranks are put outside of a group");
+    assert(count <= SIM_RANKS_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        sim_check(ranks[i].committed_step > store->committed_step, "a rank is not ahead of all");
+        store->ranks[i] = ranks[i];
+    }
+    store->rank_count = count;
+    store->puts_ranks = true;
+    return disk_answer(store, "put", error);
+}
+
+int store_get_rank(struct store *store, struct store_rank *rank, struct error *error) {
+    (void)store;
+    (void)error;
+    for (uint32_t i = 0; i < sim_ranks_count; i++) {
+        const struct store_rank *found = &sim_ranks[i];
+        if (found->dp == rank->dp && found->pp == rank->pp && found->cp == rank->cp &&
+            found->tp == rank->tp) {
+            *rank = *found;
+            return 1;
+        }
+    }
+    return 0;
+}
+
 int store_put_generation(struct store *store, uint64_t generation, struct error *error) {
     sim_check(store->grouping, "a generation is put outside of a group");
+    store->puts_ranks = true;
+    store->rank_count = 0;
     store->puts_generation = true;
     store->generation = generation;
     return disk_answer(store, "put", error);
