@@ -41,7 +41,7 @@ int daemon_exit_code(int error) {
 const char *daemon_state(const struct daemon *daemon) {
     const struct roster *roster = &daemon->roster;
     bool reached = false;
-    if (daemon->warm.running) {
+    if (daemon->progress.warming) {
         return "warming";
     }
     if (daemon->rewind.phase != REWIND_IDLE) {
@@ -184,7 +184,7 @@ static void daemon_turn_warming(struct daemon *daemon) {
         warm_cancel(&daemon->warm);
         daemon->closing = true;
         server_finish(&daemon->server);
-    } else if (warm_over(&daemon->warm)) {
+    } else if (daemon->warm.running && warm_over(&daemon->warm)) {
         daemon_warmed(daemon);
     }
     server_pump(&daemon->server, uv_hrtime());
@@ -192,7 +192,7 @@ static void daemon_turn_warming(struct daemon *daemon) {
 
 static void daemon_turn(uv_prepare_t *prepare) {
     struct daemon *daemon = prepare->data;
-    if (daemon->warm.running) {
+    if (daemon->progress.warming) {
         daemon_turn_warming(daemon);
     } else {
         turn_run(daemon);
@@ -230,7 +230,7 @@ static void daemon_forgive_stop(struct daemon *daemon, uint64_t now_ns) {
 
 static void daemon_tick(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
-    if (daemon->warm.running) {
+    if (daemon->progress.warming) {
         warm_extend(&daemon->warm);
         return;
     }
