@@ -11,11 +11,6 @@ static const char *row_name(const struct layouts_row *row) {
     return row->layout == LAYOUT_NONE ? "chosen" : layout_name(row->layout);
 }
 
-/* Four decimals: gaps are of thousandths. */
-static void ratio_cell(struct table *table, uint64_t ppm) {
-    table_cell(table, "%" PRIu64 ".%04" PRIu64, ppm / 1000000, ppm % 1000000 / 100);
-}
-
 void layouts_print(const struct scenario *scenario, const struct plan_options *plan,
                    const struct layouts_row *rows, size_t count) {
     static const struct table_column columns[] = {
@@ -32,9 +27,9 @@ void layouts_print(const struct scenario *scenario, const struct plan_options *p
     table_init(&table, columns, sizeof columns / sizeof columns[0]);
     for (size_t i = 0; i < count; i++) {
         table_cell(&table, "%s", row_name(&rows[i]));
-        ratio_cell(&table, rows[i].pairs_ppm);
+        table_cell(&table, "%s", units_gap(rows[i].pairs_ppm).text);
         table_cell(&table, "%s", units_ratio(rows[i].pairs_worst_ppm).text);
-        ratio_cell(&table, rows[i].bound_ppm);
+        table_cell(&table, "%s", units_gap(rows[i].bound_ppm).text);
         table_cell(&table, "%s", units_ratio(rows[i].bound_worst_ppm).text);
         table_cell(&table, "%s", units_share(rows[i].keys_ppm).text);
         table_cell(&table, "%" PRIu64, (rows[i].fragments_milli + 500) / 1000);

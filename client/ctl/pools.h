@@ -89,7 +89,7 @@ bool pools_option_parse(struct pools_request *options, int key, char *arg,
 void pools_options_check(const struct pools_request *options, struct argp_state *state);
 
 #define POOLS_ARGP_OPTIONS                                                                         \
-    {NULL, 0, NULL, 0, "Pooled attention, instead of policies:", 5},                               \
+    {NULL, 0, NULL, 0, "Pooled attention, instead of policies:", 6},                               \
         {"pool",                                                                                   \
          OPTION_POOL,                                                                              \
          "P[,P...]",                                                                               \

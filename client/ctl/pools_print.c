@@ -7,11 +7,6 @@
 
 #include <inttypes.h>
 
-/* R - 1 with four decimals: 0.0058 matters. */
-static void over_cell(struct table *table, uint64_t ppm) {
-    table_cell(table, "%" PRIu64 ".%04" PRIu64, ppm / 1000000, ppm % 1000000 / 100);
-}
-
 static void print_balance(const struct pools_row *rows, size_t count) {
     static const struct table_column columns[] = {
         {"P", TABLE_RIGHT, 0},      {"H", TABLE_RIGHT, 0},     {"B", TABLE_RIGHT, 0},
@@ -25,12 +20,12 @@ static void print_balance(const struct pools_row *rows, size_t count) {
         table_cell(&table, "%" PRIu32, rows[i].p);
         table_cell(&table, "%" PRIu32, rows[i].h);
         table_cell(&table, "%" PRIu32, rows[i].b);
-        over_cell(&table, rows[i].inter_before_ppm);
-        over_cell(&table, rows[i].inter_after_ppm);
-        over_cell(&table, rows[i].bound_ppm);
-        over_cell(&table, rows[i].intra_ppm);
-        over_cell(&table, rows[i].intra_max_ppm);
-        over_cell(&table, rows[i].straggler_ppm);
+        table_cell(&table, "%s", units_gap(rows[i].inter_before_ppm).text);
+        table_cell(&table, "%s", units_gap(rows[i].inter_after_ppm).text);
+        table_cell(&table, "%s", units_gap(rows[i].bound_ppm).text);
+        table_cell(&table, "%s", units_gap(rows[i].intra_ppm).text);
+        table_cell(&table, "%s", units_gap(rows[i].intra_max_ppm).text);
+        table_cell(&table, "%s", units_gap(rows[i].straggler_ppm).text);
         table_cell(&table, "%s", units_ratio(rows[i].tile_ppm).text);
         table_cell(&table, "%s", rows[i].proposed ? "*" : " ");
     }

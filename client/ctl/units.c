@@ -82,6 +82,13 @@ struct units units_ratio(uint64_t ppm) {
     return out;
 }
 
+struct units units_gap(uint64_t ppm) {
+    struct units out;
+    (void)snprintf(out.text, sizeof out.text, "%" PRIu64 ".%04" PRIu64, ppm / 1000000,
+                   ppm % 1000000 / 100);
+    return out;
+}
+
 struct units units_gain(uint64_t ppm) {
     struct units out;
     uint64_t hundredths = (ppm + 5000) / 10000;
