@@ -68,21 +68,47 @@ struct step_spread {
     uint32_t count;
 };
 
-/* What a pool's micro-batches take at home is shared out as the plan has loaded its workers. */
-static void step_load_share(const struct step_plan *plan, const struct plan_pool *pool,
-                            struct step_load *loads) {
-    uint32_t share = plan->micro_batch_count / plan->dp;
-    uint64_t workers = pool_workers(&plan->pool_shape);
-    u128 sum_ps = 0;
-    for (uint32_t i = 0; i < plan->pool_shape.sequences; i++) {
-        sum_ps += loads[(pool->dp_begin + i) * share + pool->ga_index].attention_sum_ps;
+/* What a pool's workers take, both directions, by the tiles that they were given. */
+struct step_workers {
+    u128 sum_ns;
+    uint64_t slowest_ns;
+    u128 home_ps; /* of their own rows, as the next */
+    u128 home_forward_ps;
+};
+
+static void step_workers_add(struct step_workers *workers, const struct step_plan *plan, uint32_t m,
+                             const struct tile_model *tiles, const struct step_load *load) {
+    const struct rank_shard *shards = &plan->shards[plan->micro_batches[m].shard_begin];
+    for (uint32_t rank = 0; rank < plan->cp; rank++) {
+        const struct fragment *fragments = &plan->fragments[shards[rank].fragment_begin];
+        uint64_t ns = shards[rank].predicted_ns;
+        workers->sum_ns += ns;
+        workers->slowest_ns = ns > workers->slowest_ns ? ns : workers->slowest_ns;
+        workers->home_ps += tile_cost_ps(tiles, fragments, shards[rank].fragment_count);
     }
-    for (uint32_t i = 0; i < plan->pool_shape.sequences; i++) {
+    workers->home_forward_ps += load->attention_sum_ps;
+}
+
+/* Its forward part, which has the share that it has of rows at home. */
+static uint64_t step_workers_forward_ps(const struct step_workers *workers, u128 ns) {
+    u128 share = workers->home_ps > 0 ? workers->home_forward_ps * PPM / workers->home_ps : 0;
+    u128 ps = ns * PS_PER_NS * share / PPM;
+    return ps < UINT64_MAX ? (uint64_t)ps : UINT64_MAX;
+}
+
+static void step_load_share(const struct step_plan *plan, const struct plan_pool *pool,
+                            const struct tile_model *tiles, struct step_load *loads) {
+    uint32_t share = plan->micro_batch_count / plan->dp;
+    uint32_t sequences = plan->pool_shape.sequences;
+    struct step_workers workers = {0};
+    for (uint32_t i = 0; i < sequences; i++) {
+        uint32_t m = (pool->dp_begin + i) * share + pool->ga_index;
+        step_workers_add(&workers, plan, m, tiles, &loads[m]);
+    }
+    for (uint32_t i = 0; i < sequences; i++) {
         struct step_load *load = &loads[(pool->dp_begin + i) * share + pool->ga_index];
-        u128 slowest_ps = pool->load_mean > 0 ? sum_ps / workers * pool->load_max / pool->load_mean
-                                              : sum_ps / workers;
-        load->attention_sum_ps = (uint64_t)(sum_ps / plan->pool_shape.sequences);
-        load->attention_ps = slowest_ps < UINT64_MAX ? (uint64_t)slowest_ps : UINT64_MAX;
+        load->attention_sum_ps = step_workers_forward_ps(&workers, workers.sum_ns / sequences);
+        load->attention_ps = step_workers_forward_ps(&workers, workers.slowest_ns);
     }
 }
 
@@ -130,7 +156,7 @@ void step_load_of(const struct step_plan *plan, const struct tile_model *tiles,
         }
     }
     for (uint32_t i = 0; i < plan->pool_count; i++) {
-        step_load_share(plan, &plan->pools[i], loads);
+        step_load_share(plan, &plan->pools[i], tiles, loads);
     }
 }
 

@@ -60,7 +60,7 @@ static struct plan_options options_of(const char *policy, uint32_t cp) {
                   .memory_bytes_per_us = 2800000},
     };
     struct error error = {0};
-    assert_int_equal(policy_parse(policy, &options.policy), 0);
+    assert_int_equal(policy_pool_parse(policy, &options.policy, &options.pools.size), 0);
     if (plan_options_resolve(&options, &error) < 0) {
         fail_msg("%s: %s", policy, error.text);
     }
@@ -81,12 +81,38 @@ static struct step_time_model model_of(const struct plan_options *plan, uint32_t
     return model;
 }
 
+/* The slowest worker is as far above the mean as the plan predicts: within a part in 10,000. */
+static void expect_pooled(const struct step_plan *plan, const struct step_load *loads) {
+    const struct rank_shard *shards = plan->shards;
+    uint32_t workers = plan->micro_batch_count * plan->cp;
+    uint64_t slowest_ns = 0;
+    uint64_t sum_ns = 0;
+    assert_int_equal(plan->pool_count, plan->micro_batch_count / plan->dp);
+    for (uint32_t i = 0; i < plan->pool_count; i++) {
+        uint32_t m = plan->pools[i].ga_index;
+        for (uint32_t worker = 0; worker < workers; worker++) {
+            bool here = plan->micro_batches[worker / plan->cp].index == m;
+            uint64_t ns = here ? shards[worker].predicted_ns : 0;
+            sum_ns += ns;
+            slowest_ns = ns > slowest_ns ? ns : slowest_ns;
+        }
+        double plan_ratio = (double)slowest_ns * plan->dp / (double)sum_ns;
+        double load_ratio = (double)loads[m].attention_ps / (double)loads[m].attention_sum_ps;
+        assert_true(load_ratio > plan_ratio * 0.9999 && load_ratio < plan_ratio * 1.0001);
+        assert_int_equal(loads[m].attention_ps, loads[m + plan->pool_count].attention_ps);
+        sum_ns = slowest_ns = 0;
+    }
+}
+
 static void total_add(struct total *total, const struct step_time_model *model,
                       const struct planner *planner, const struct step_plan *plan) {
     struct step_load loads[MICRO_BATCHES];
     struct step_time time;
     void *scratch = malloc(step_time_bytes(model));
     step_load_of(plan, &planner_model(planner)->tiles, loads);
+    if (plan->pool_count > 0) {
+        expect_pooled(plan, loads);
+    }
     assert_int_equal(step_time_of(model, loads, scratch, &time, NULL), 0);
     free(scratch);
     for (uint32_t i = 0; i < plan->micro_batch_count * plan->cp; i++) {
@@ -199,11 +225,26 @@ static void without_attention_fixed_tokens_take_the_same_time(void **state) {
     }
 }
 
+static void pools_are_timed_by_their_workers_tiles(void **state) {
+    struct corpus_source_options endless = one_pass;
+    uint32_t lengths[DOCUMENTS_MAX];
+    struct lengths_source list;
+    (void)state;
+    endless.epochs = 0;
+    uint32_t count = world_lengths(7, lengths);
+    assert_int_equal(lengths_source_init(&list, lengths, count, &endless, NULL), 0);
+    for (uint32_t cp = 1; cp <= 4; cp *= 2) {
+        assert_int_equal(run(&list.source, "pool:2", cp, 1000, 10).steps, 10);
+        assert_int_equal(run(&list.source, "wlb:level+pool:2", cp, 1000, 10).steps, 10);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_policy_delivers_all_tokens_and_pieces_cut_alike_the_same_attention),
         cmocka_unit_test(full_windows_leave_nothing_to_gain),
         cmocka_unit_test(without_attention_fixed_tokens_take_the_same_time),
+        cmocka_unit_test(pools_are_timed_by_their_workers_tiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
