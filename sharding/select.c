@@ -4,6 +4,8 @@
  * it is strictly better: that is the last tie-break. */
 #include "sharding/select.h"
 
+#include "sharding/floor.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -75,6 +77,16 @@ struct tile_model layout_heads_of(const struct tile_model *model, uint32_t cp) {
     return heads;
 }
 
+static struct tile_loads layout_documents(const struct packed_sequence *sequence,
+                                          const struct tile_model *model) {
+    struct tile_loads loads = {0};
+    for (uint32_t i = 0; i < sequence->documents; i++) {
+        struct fragment whole = {.document = i, .length = sequence->lengths[i]};
+        tile_loads_add(model, &loads, &whole, 1);
+    }
+    return loads;
+}
+
 /* What a rank computes of the last deal; `model` becomes that of its heads. */
 static struct tile_loads layout_loads(struct layout_dealer *dealer, uint32_t rank,
                                       struct tile_model *model) {
@@ -87,11 +99,7 @@ static struct tile_loads layout_loads(struct layout_dealer *dealer, uint32_t ran
         return loads;
     }
     *model = layout_heads_of(model, dealer->cp);
-    for (uint32_t i = 0; i < dealer->sequence->documents; i++) {
-        struct fragment whole = {.document = i, .length = dealer->sequence->lengths[i]};
-        tile_loads_add(model, &loads, &whole, 1);
-    }
-    return loads;
+    return layout_documents(dealer->sequence, model);
 }
 
 uint64_t layout_rank_ps(struct layout_dealer *dealer, uint32_t rank) {
@@ -212,12 +220,10 @@ void layout_settle(enum layout layout, const struct packed_sequence *sequence,
 
 uint64_t layout_bound_ps(const struct packed_sequence *sequence, const struct tile_model *model,
                          uint32_t cp) {
-    struct tile_loads loads = {0};
-    for (uint32_t i = 0; i < sequence->documents; i++) {
-        struct fragment whole = {.document = i, .length = sequence->lengths[i]};
-        tile_loads_add(model, &loads, &whole, 1);
-    }
+    struct tile_model floor;
+    (void)tile_model_floor(model, sequence->lengths, sequence->documents, &floor);
+    struct tile_loads loads = layout_documents(sequence, &floor);
     return sequence->documents == 0
                ? 0
-               : tile_launch_ps(model) + tile_loads_work_ps(model, &loads) / cp;
+               : tile_launch_ps(model) + tile_loads_work_ps(&floor, &loads) / cp;
 }

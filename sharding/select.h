@@ -98,8 +98,9 @@ void layout_settle(enum layout layout, const struct packed_sequence *sequence,
                    const struct tile_model *model, struct layout_dealer *dealer, uint64_t *rank_ps,
                    struct layout_choice *out);
 
-/* What the slowest rank would take if every document were whole and all ranks shared it evenly, ps:
- * no layout is faster, as long as query tiles divide key blocks (K/V groups of a power of two). */
+/* What the slowest rank would take if every document were whole and all ranks shared it evenly, ps,
+ * by the floor of the model (floor.h): no layout is faster, as long as query tiles divide key
+ * blocks (K/V groups of a power of two). */
 uint64_t layout_bound_ps(const struct packed_sequence *sequence, const struct tile_model *model,
                          uint32_t cp);
 

@@ -2,6 +2,7 @@
 #include "sharding/spread.h"
 
 #include "sharding/deal.h"
+#include "sharding/floor.h"
 #include "sharding/tile_list.h"
 
 #include <assert.h>
@@ -129,27 +130,41 @@ static uint64_t spread_rows(const struct spread *s) {
     return (s->sequence->tokens + s->sequence->pad_tokens) / s->cp;
 }
 
+/* What a document comes to at the least, however it is cut. */
+static uint64_t spread_floor(const struct spread *s, uint32_t document) {
+    return s->bends ? tile_document_ps(&s->floor, s->sequence->lengths[document]) >> s->work_shift
+                    : s->works[document];
+}
+
+/* Shifts works so that their total is of WORK_BITS. */
+static void spread_shift(struct spread *s, u128 total) {
+    s->work_shift = 0;
+    for (; total >> WORK_BITS != 0; total >>= 1) {
+        s->work_shift++;
+    }
+    for (uint32_t i = 0; s->work_shift > 0 && i < s->sequence->documents; i++) {
+        s->works[i] >>= s->work_shift;
+    }
+    s->mean = (uint64_t)total / s->cp;
+}
+
 void spread_begin(struct spread *s, const struct packed_sequence *sequence,
                   const struct tile_model *model) {
     u128 total = 0;
     s->sequence = sequence;
     s->model = model;
-    s->work_shift = 0;
     for (uint32_t i = 0; i < sequence->documents; i++) {
         s->works[i] = tile_document_ps(model, sequence->lengths[i]);
         s->order[i] = (struct spread_key){UINT32_MAX - sequence->lengths[i], i};
         total += s->works[i];
     }
-    for (; total >> WORK_BITS != 0; total >>= 1) {
-        s->work_shift++;
+    spread_shift(s, total);
+    s->bends = tile_model_floor(model, sequence->lengths, sequence->documents, &s->floor);
+    s->even = tile_size_of(tile_tokens(TILE_ROWS, model->q_heads / model->kv_heads)).shifts;
+    s->total = 0;
+    for (uint32_t i = 0; i < sequence->documents; i++) {
+        s->total += spread_floor(s, i);
     }
-    for (uint32_t i = 0; s->work_shift > 0 && i < sequence->documents; i++) {
-        s->works[i] >>= s->work_shift;
-    }
-    s->mean = (uint64_t)total / s->cp;
-    s->total = (uint64_t)total;
-    s->even = model->forward.bend_count + model->backward.bend_count == 0 &&
-              tile_size_of(tile_tokens(TILE_ROWS, model->q_heads / model->kv_heads)).shifts;
     spread_sort(s->order, sequence->documents);
 }
 
@@ -297,7 +312,7 @@ static struct spread_group spread_group_of(const struct spread *s, uint32_t turn
 /* A document is cut: its pieces stand for it. */
 static void spread_cut_done(struct spread *s, uint32_t document) {
     u128 most = (u128)(s->limit + spread_rounded(s)) * s->cp;
-    s->work -= s->works[document];
+    s->work -= spread_floor(s, document);
     s->hopeless = s->hopeless || (s->even && s->work > most);
 }
 

@@ -56,12 +56,15 @@ struct spread {
     const struct tile_model *model;         /* likewise */
     uint32_t work_shift;                    /* works are ps of the whole machine >> this */
     uint64_t mean;                          /* work of a rank */
-    uint64_t total;                         /* of the documents, each whole */
+    struct tile_model floor;                /* of this sequence: floor.h */
+    bool bends;                             /* whether it is another model */
+    uint64_t total;                         /* of the documents, each whole, by the floor */
     uint32_t piece_count;                   /* may exceed pieces_max */
-    bool even;                              /* no cut can make a document's work less */
+    bool even;                              /* no cut can bring a document below its floor */
     bool hopeless;                          /* some rank will be over the limit */
     uint64_t limit;                         /* work of a rank */
-    uint64_t work;                          /* of the documents as far as they are cut */
+    uint64_t work;                          /* of the documents as far as they are cut, and
+                                               the floor of the others */
 
     struct spread_key *order; /* documents, longest first */
     uint64_t *works;          /* of documents */

@@ -74,6 +74,17 @@ static struct layout_candidate literal_choice(const struct world *world,
                : literal_price(world, dealer, LAYOUT_PER_SEQUENCE, 0, rank_ps);
 }
 
+/* As it may come out of a profile: up, down or both, from a t0 that may be nothing. */
+static void bend(struct tile_direction *direction, uint64_t *random) {
+    uint64_t blocks = 0;
+    direction->tile_ps = splitmix_between(random, 0, 1) * direction->tile_ps;
+    direction->bend_count = splitmix_between(random, 1, 5);
+    for (uint32_t i = 0; i < direction->bend_count; i++) {
+        blocks += splitmix_between(random, 1, 64);
+        direction->bends[i] = (struct tile_bend){blocks, splitmix_between(random, 0, 29999999)};
+    }
+}
+
 static void world_draw(struct world *world, uint64_t *random) {
     world->options.allowed = splitmix_between(random, 1, 15) << LAYOUT_PER_SEQUENCE;
     world->options.fragments_max = splitmix_between(random, 0, 3) == 0
@@ -101,12 +112,9 @@ static void world_draw(struct world *world, uint64_t *random) {
     assert_int_equal(tile_model_analytic(128, kv_heads * splitmix_between(random, 1, 16), kv_heads,
                                          splitmix_between(random, 0, 16), &world->model),
                      0);
-    if (splitmix_between(random, 0, 3) == 0) {
-        struct tile_direction *bent = splitmix_between(random, 0, 1) == 0 ? &world->model.forward
-                                                                          : &world->model.backward;
-        bent->bend_count = 1;
-        bent->bends[0] = (struct tile_bend){splitmix_between(random, 1, 64),
-                                            splitmix_between(random, 0, 9999999)};
+    if (splitmix_between(random, 0, 2) == 0) {
+        bend(splitmix_between(random, 0, 1) == 0 ? &world->model.forward : &world->model.backward,
+             random);
     }
 }
 
@@ -120,8 +128,7 @@ static void expect_choice(const struct world *world, struct layout_dealer *deale
                  chosen->level);
     }
     assert_memory_equal(rank_ps, literal_ps, world->cp * sizeof rank_ps[0]);
-    bool bends = world->model.forward.bend_count + world->model.backward.bend_count > 0;
-    if (!bends && 128 % (128 / (world->model.q_heads / world->model.kv_heads)) == 0) {
+    if (128 % (128 / (world->model.q_heads / world->model.kv_heads)) == 0) {
         assert_true(chosen->slowest_ps >=
                     layout_bound_ps(&world->sequence, &world->model, world->cp));
     }

@@ -1,6 +1,8 @@
-/* Curves of measured tile times by example, and that they meet, and never fall below, what was
- * measured. */
+/* Curves of measured tile times by example, that they meet, and never fall below, what was
+ * measured, and the floors below them. */
 #include "sharding/curve.h"
+#include "sharding/floor.h"
+#include "tests/property/splitmix.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -88,6 +90,48 @@ static void curve_does_not_drift_from_what_was_measured(void **state) {
     }
 }
 
+/* Keys that 10 query tiles see, 100 + 10 * 10 + 5 * 90 = 650: in halves 2 * 150. */
+static void floor_is_below_what_parts_of_a_long_tile_take(void **state) {
+    (void)state;
+    struct tile_model model = {
+        .backward = {100, 100, 10, 1, {{5, 100}}}, .sms = 1, .q_heads = 1, .kv_heads = 1};
+    const uint32_t length = 1280;
+    struct tile_model floor;
+    assert_true(tile_model_floor(&model, &length, 1, &floor));
+    assert_int_equal(tile_time_ps(&model.backward, 10), 650);
+    assert_int_equal(floor.backward.bend_count, 0);
+    assert_int_equal(floor.backward.tile_ps, 0);
+    assert_int_equal(floor.backward.block_ps, 30); /* as of 5 blocks, 150 */
+    model.backward.bends[0].block_ps = 10;
+    assert_false(tile_model_floor(&model, &length, 1, &floor));
+    assert_memory_equal(&floor, &model, sizeof model);
+}
+
+static void floor_is_a_line_nowhere_above_its_curve(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 2000; seed++) {
+        uint64_t random = seed;
+        struct tile_model model = {.sms = 132, .q_heads = 8, .kv_heads = 2};
+        struct tile_direction *curve = &model.backward;
+        struct tile_model floor;
+        uint64_t blocks = 0;
+        curve->tile_ps = splitmix_between(&random, 0, 1000);
+        curve->block_ps = splitmix_between(&random, 0, 100);
+        curve->bend_count = splitmix_between(&random, 0, 6);
+        for (uint32_t i = 0; i < curve->bend_count; i++) {
+            blocks += splitmix_between(&random, 1, 20);
+            curve->bends[i] = (struct tile_bend){blocks, splitmix_between(&random, 0, 100)};
+        }
+        const uint32_t lengths[] = {splitmix_between(&random, 1, 2000),
+                                    splitmix_between(&random, 1, 100)};
+        bool bent = tile_model_floor(&model, lengths, 2, &floor);
+        assert_true(!bent || floor.backward.bend_count == 0);
+        for (uint64_t tile = 1; bent && tile <= (lengths[0] + 31) / 32 + 1; tile++) {
+            assert_true(tile_time_ps(&floor.backward, tile) <= tile_time_ps(curve, tile));
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(curve_of_a_line_is_that_line),
@@ -95,6 +139,8 @@ int main(void) {
         cmocka_unit_test(curve_never_begins_below_nothing),
         cmocka_unit_test(curve_never_falls),
         cmocka_unit_test(curve_does_not_drift_from_what_was_measured),
+        cmocka_unit_test(floor_is_below_what_parts_of_a_long_tile_take),
+        cmocka_unit_test(floor_is_a_line_nowhere_above_its_curve),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
