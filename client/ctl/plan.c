@@ -95,7 +95,7 @@ static const struct argp_option plan_options[] = {
     {"steps", OPTION_STEPS, "A..B", 0, "A row for each step from A to B, then a summary", 0},
     {"fragments", 'f', NULL, 0, "List what each context-parallel rank computes too", 0},
     {"workers", 'w', NULL, 0, "List the workers of its pools, however many they are", 0},
-    {"exchange", 'x', NULL, 0, "List the rows that ranks of a group send each other too", 0},
+    {"exchange", 'x', NULL, 0, "List what ranks of a group or a pool send each other too", 0},
     {0},
 };
 

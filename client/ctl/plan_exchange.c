@@ -2,6 +2,7 @@
 #include "client/ctl/plan_exchange.h"
 
 #include "client/ctl/table.h"
+#include "client/ctl/units.h"
 #include "sharding/keys.h"
 
 #include <inttypes.h>
@@ -73,7 +74,7 @@ static bool batch_cells(struct table *table, const Ballast__V1__MicroBatch *batc
     return made;
 }
 
-bool plan_exchange_print(const Ballast__V1__StepPlan *plan) {
+static bool print_groups(const Ballast__V1__StepPlan *plan) {
     static const struct table_column columns[] = {
         {"NAME", TABLE_LEFT, 0}, {"EXCHANGE", TABLE_LEFT, 0}, {"FROM", TABLE_RIGHT, 0},
         {"TO", TABLE_RIGHT, 0},  {"ROWS", TABLE_RIGHT, 0},
@@ -89,4 +90,70 @@ bool plan_exchange_print(const Ballast__V1__StepPlan *plan) {
     }
     table_deinit(&table);
     return made;
+}
+
+/* Bytes by payload, of one pair of workers. */
+struct pair_bytes {
+    uint64_t of[BALLAST__V1__PAYLOAD__PAYLOAD_O + 1];
+};
+
+static void worker_cell(struct table *table, const Ballast__V1__Pool *pool, size_t worker,
+                        size_t ranks) {
+    table_cell(table, "dp%u/%u cp%zu", pool->dp[worker / ranks], pool->ga_index, worker % ranks);
+}
+
+/* Pairs are by source, then receiver; what a newer daemon might send beyond is left out. */
+static bool pool_cells(struct table *table, const Ballast__V1__Pool *pool, size_t ranks) {
+    size_t workers = pool->n_dp * ranks;
+    struct pair_bytes *pairs = calloc(workers * workers + 1, sizeof *pairs);
+    for (size_t i = 0; pairs != NULL && i < pool->n_transfers; i++) {
+        const Ballast__V1__Transfer *transfer = pool->transfers[i];
+        if (transfer->source < workers && transfer->worker < workers &&
+            transfer->payload >= BALLAST__V1__PAYLOAD__PAYLOAD_Q &&
+            transfer->payload <= BALLAST__V1__PAYLOAD__PAYLOAD_O) {
+            pairs[transfer->source * workers + transfer->worker].of[transfer->payload] +=
+                transfer->bytes;
+        }
+    }
+    for (size_t i = 0; pairs != NULL && i < workers * workers; i++) {
+        const uint64_t *bytes = pairs[i].of;
+        uint64_t q = bytes[BALLAST__V1__PAYLOAD__PAYLOAD_Q];
+        uint64_t kv = bytes[BALLAST__V1__PAYLOAD__PAYLOAD_KV];
+        uint64_t o = bytes[BALLAST__V1__PAYLOAD__PAYLOAD_O];
+        if (q + kv + o > 0) {
+            worker_cell(table, pool, i / workers, ranks);
+            worker_cell(table, pool, i % workers, ranks);
+            table_cell(table, "%s", q > 0 ? units_bytes(q).text : "");
+            table_cell(table, "%s", kv > 0 ? units_bytes(kv).text : "");
+            table_cell(table, "%s", o > 0 ? units_bytes(o).text : "");
+        }
+    }
+    bool made = pairs != NULL;
+    free(pairs);
+    return made;
+}
+
+static bool print_pools(const Ballast__V1__StepPlan *plan, size_t ranks) {
+    static const struct table_column columns[] = {
+        {"FROM", TABLE_LEFT, 0}, {"TO", TABLE_LEFT, 0}, {"Q", TABLE_RIGHT, 0},
+        {"KV", TABLE_RIGHT, 0},  {"O", TABLE_RIGHT, 0},
+    };
+    struct table table;
+    bool made = true;
+    table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (size_t i = 0; made && i < plan->n_pools; i++) {
+        made = pool_cells(&table, plan->pools[i], ranks);
+    }
+    if (made) {
+        table_print(&table, stdout);
+    }
+    table_deinit(&table);
+    return made;
+}
+
+bool plan_exchange_print(const Ballast__V1__StepPlan *plan) {
+    bool pooled = plan->n_pools > 0 && plan->n_micro_batches > 0 &&
+                  plan->micro_batches[0]->sharding != NULL;
+    return pooled ? print_pools(plan, plan->micro_batches[0]->sharding->n_ranks)
+                  : print_groups(plan);
 }

@@ -3,6 +3,7 @@
 
 import collections
 import os
+import re
 
 import numpy
 
@@ -171,6 +172,14 @@ def test_every_rank_of_a_pool_holds_its_part_of_the_plan():
             for log in logs:
                 assert len(log) == 6 and all(line["verified"] > 0 for line in log), policy
                 assert [line["plan_digest"] for line in log] == [line["plan_digest"] for line in logs[0]]
+            # The CLI lists the pairs of workers that have transfers, and no others.
+            table = world.ctl("--config", world.config_path, "plan", "1", "--exchange").stdout.split("\n\n")[-1]
+            listed = re.findall(r"^(dp\d+/\d+ cp\d+) +(dp\d+/\d+ cp\d+) ", table, re.MULTILINE)
+            moved = set()
+            for pool in world.ctl_json("--config", world.config_path, "plan", "1")["plan"]["pools"]:
+                names = [f"dp{dp}/{pool['ga_index']} cp{cp}" for dp in pool["dp"] for cp in range(2)]
+                moved |= {(names[t["source"]], names[t["worker"]]) for t in pool["transfers"]}
+            assert len(listed) == len(set(listed)) and set(listed) == moved, (policy, listed)
 
 
 if __name__ == "__main__":
