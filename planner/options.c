@@ -15,6 +15,7 @@
 #define POOL_BLOCK_MIN  128u
 #define POOL_BLOCK_MAX  8192u
 #define POOL_MEMORY_MAX (UINT64_C(4) << 30)
+#define POOL_TILES_MAX  (POOL_MEMORY_MAX / 4) /* of a step; which worker has each is 4 bytes */
 
 static const struct {
     enum policy policy;
@@ -421,7 +422,9 @@ static int options_check_pools(const struct plan_options *options, struct error 
     struct pool_tiles tiles = {.piece_count = plan_pool_pieces(options)};
     tiles.span_count = tiles.piece_count;
     struct pool_shape shape = plan_pool_shape(options);
-    if (code == 0 && pool_plan_bytes(&shape, &tiles) > POOL_MEMORY_MAX) {
+    uint64_t shards = (uint64_t)pools->head_shards * (options->micro_batches / pools->size);
+    bool many = shards > 0 && tiles.piece_count > POOL_TILES_MAX / shards;
+    if (code == 0 && (many || pool_plan_bytes(&shape, &tiles) > POOL_MEMORY_MAX)) {
         return error_set(error, -EINVAL,
                          "plan.policy, pools.block_tokens = %" PRIu32 ": pools of %" PRIu32
                          " workers with up to %" PRIu32 " blocks need over %u GiB to plan; raise "

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define PPM            1000000u
+#define TILES_MAX      (1u << 24)
 #define SWAPS_MAX      256u
 #define SEARCH_SHARDS  16u /* most head shards that --search tries */
 #define SEARCH_BLOCKS  4u  /* block sizes that --search tries, halving */
@@ -385,6 +386,12 @@ static bool shards_fit(const struct pool_shape *shape, uint32_t shards) {
            (shape->kv_heads % shards == 0 || shards % shape->kv_heads == 0);
 }
 
+/* Blocks of full windows, and a cut at every home's border. */
+static bool tiles_fit(const struct pools_run *run, const struct pools_row *row) {
+    uint64_t blocks = run->plan->window / row->b + UINT64_C(1) + run->plan->cp;
+    return blocks * row->p * row->h <= TILES_MAX;
+}
+
 /* Rows of all candidates, by P, H, B; those that --search would only try are left out where they do
  * not fit. */
 static int rows_list(const struct pools_run *run, struct pools_row *rows, size_t *count,
@@ -398,9 +405,16 @@ static int rows_list(const struct pools_run *run, struct pools_row *rows, size_t
             .h = lists[1].values[i / lists[2].count % lists[1].count],
             .b = lists[2].values[i % lists[2].count],
         };
-        if (run->replicas % row.p == 0 && shards_fit(&run->shape, row.h) &&
-            *count < POOLS_CANDIDATES_MAX) {
+        bool divides = run->replicas % row.p == 0 && shards_fit(&run->shape, row.h);
+        bool fits = tiles_fit(run, &row);
+        if (divides && fits && *count < POOLS_CANDIDATES_MAX) {
             rows[(*count)++] = row;
+        } else if (!run->options->search && divides && !fits) {
+            return error_set(error, -EINVAL,
+                             "P %" PRIu32 ", H %" PRIu32 ", B %" PRIu32
+                             ": a pool of over %u tiles takes too long to plan; set a larger "
+                             "--block",
+                             row.p, row.h, row.b, TILES_MAX);
         } else if (!run->options->search) {
             return error_set(error, -EINVAL,
                              "P %" PRIu32 ", H %" PRIu32 ": P must divide parallel.dp = %" PRIu32

@@ -634,6 +634,10 @@ static void simulate_of_pools_prints_a_row_for_every_candidate(void **state) {
             fail_msg("%s %s: %s", refused[i][0], refused[i][1], ran.err);
         }
     }
+    ran_ctl(&ran, "simulate", "--distribution=libra256k", "--window=8388608", "--pool=1",
+            "--block=1", NULL);
+    assert_int_equal(ran.code, 1);
+    assert_non_null(strstr(ran.err, "set a larger --block"));
     ran_free(&ran);
 }
 

@@ -384,11 +384,14 @@ static void pools_that_do_not_fit_are_refused_by_name(void **state) {
         {{.size = 2, .look_ahead = 65}, "pools.look_ahead = 65"},
         {{.size = 2, .head_shards = 7}, "pools.head_shards = 7"},
         {{.size = 2, .block_tokens = 1}, "pools.block_tokens = 1"},
+        {{.size = 2, .block_tokens = 1, .head_shards = 1536}, "pools.block_tokens = 1"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         struct plan_options options = job();
         options.pools = wrong[i].pools;
-        options.cp = wrong[i].pools.block_tokens == 1 ? 1024 : options.cp;
+        bool shards = wrong[i].pools.head_shards == 1536;
+        options.model.q_heads = shards ? 1536 : options.model.q_heads;
+        options.cp = wrong[i].pools.block_tokens == 1 && !shards ? 1024 : options.cp;
         refuses(options, wrong[i].key);
     }
 }
