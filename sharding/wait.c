@@ -33,7 +33,7 @@ static u128 wait_collectives_ps(const struct wait_link *link, uint32_t count, u1
            (bytes * PS_PER_US + link->bytes_per_us - 1) / link->bytes_per_us;
 }
 
-/* Adds what the rank computes with its own keys. Own rows see own keys up to themselves, wherever
+/* What the rank computes with its own keys. Own rows see own keys up to themselves, wherever
  * the keys of others lie between: a document of as many rows. */
 static struct tile_loads wait_present(const struct tile_model *model,
                                       const struct fragment *fragments, uint32_t count) {
