@@ -2,15 +2,12 @@
 #include "gpu_attn/driver.h"
 
 #include "gpu_attn/error.h"
+#include "gpu_attn/symbols.h"
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <string.h>
 
-static const struct {
-    const char *name;
-    size_t offset;
-} functions[] = {
+static const struct attn_symbol functions[] = {
     {"cuInit", offsetof(struct attn_driver, init)},
     {"cuGetErrorName", offsetof(struct attn_driver, error_name)},
     {"cuCtxGetDevice", offsetof(struct attn_driver, context_device)},
@@ -23,24 +20,13 @@ static const struct {
     {"cuTensorMapEncodeTiled", offsetof(struct attn_driver, encode)},
 };
 
-static int functions_find(struct attn_driver *driver, struct ballast_attn_error *error) {
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
-        void *found = dlsym(driver->library, functions[i].name);
-        if (found == NULL) {
-            return attn_error(error, -ENODEV, "%s has no %s: the driver is too old", DRIVER_LIBRARY,
-                              functions[i].name);
-        }
-        memcpy((char *)driver + functions[i].offset, &found, sizeof found);
-    }
-    return 0;
-}
-
 int attn_driver_open(struct attn_driver *driver, struct ballast_attn_error *error) {
     *driver = (struct attn_driver){.library = dlopen(DRIVER_LIBRARY, RTLD_NOW | RTLD_LOCAL)};
     if (driver->library == NULL) {
         return attn_error(error, -ENODEV, "no NVIDIA driver: %s", dlerror());
     }
-    int result = functions_find(driver, error);
+    int result = attn_symbols_find(driver->library, DRIVER_LIBRARY, functions,
+                                   sizeof functions / sizeof *functions, driver, error);
     if (result == 0 && driver->init(0) != 0) {
         result = attn_error(error, -ENODEV, "the NVIDIA driver finds no device");
     }

@@ -7,6 +7,7 @@
  * floats are one small kernel, in PTX, which every driver compiles for its chip. */
 #include "gpu_attn/ballast_exchange.h"
 #include "gpu_attn/error.h"
+#include "gpu_attn/symbols.h"
 
 #include <assert.h>
 #include <dlfcn.h>
@@ -91,12 +92,7 @@ struct cuda_library {
                   void *stream, void **params, void **extra);
 };
 
-struct symbol {
-    const char *name;
-    size_t offset;
-};
-
-static const struct symbol nccl_symbols[] = {
+static const struct attn_symbol nccl_symbols[] = {
     {"ncclGetUniqueId", offsetof(struct nccl_library, get_id)},
     {"ncclCommInitRank", offsetof(struct nccl_library, init_rank)},
     {"ncclCommDestroy", offsetof(struct nccl_library, destroy)},
@@ -110,7 +106,7 @@ static const struct symbol nccl_symbols[] = {
     {"ncclGetErrorString", offsetof(struct nccl_library, error_string)},
 };
 
-static const struct symbol cuda_symbols[] = {
+static const struct attn_symbol cuda_symbols[] = {
     {"cuGetErrorName", offsetof(struct cuda_library, error_name)},
     {"cuStreamCreate", offsetof(struct cuda_library, stream_create)},
     {"cuStreamDestroy_v2", offsetof(struct cuda_library, stream_destroy)},
@@ -201,21 +197,14 @@ static struct nccl_transport *nccl_of(struct ballast_transport *transport) {
 }
 
 /* `table` begins with the library's handle. */
-static int library_open(void *table, const char *file, const struct symbol *symbols, size_t count,
-                        struct ballast_attn_error *error) {
+static int library_open(void *table, const char *file, const struct attn_symbol *symbols,
+                        size_t count, struct ballast_attn_error *error) {
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         return attn_error(error, -ENODEV, "no NCCL exchange: %s", dlerror());
     }
     memcpy(table, &library, sizeof library);
-    for (size_t i = 0; i < count; i++) {
-        void *found = dlsym(library, symbols[i].name);
-        if (found == NULL) {
-            return attn_error(error, -ENODEV, "%s has no %s: it is too old", file, symbols[i].name);
-        }
-        memcpy((char *)table + symbols[i].offset, &found, sizeof found);
-    }
-    return 0;
+    return attn_symbols_find(library, file, symbols, count, table, error);
 }
 
 static int nccl_library_open(struct nccl_library *nccl, struct ballast_attn_error *error) {

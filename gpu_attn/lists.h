@@ -47,8 +47,9 @@ struct attn_key_tile {
     int32_t kv_head;
     int32_t range_begin;
     int32_t range_end;
-    int32_t steps;    /* in all its ranges */
-    int32_t reserved; /* 0 */
+    int32_t steps;  /* in all its ranges */
+    int32_t blocks; /* tiles of ATTN_TILE_ROWS that see any of them: what the cost model prices. Two
+                       steps are a block, one alone at either end of a fragment too */
 };
 
 struct attn_range {

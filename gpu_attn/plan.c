@@ -394,12 +394,16 @@ static void slice_key_tile(struct builder *builder, const struct slice *slice, u
         .range_begin = (int32_t)builder->done.ranges,
     };
     uint32_t tokens = tile_tokens(ATTN_STEP_ROWS, builder->pack);
+    uint32_t tile_tokens_max = tile_tokens(ATTN_TILE_ROWS, builder->group);
     for (uint32_t i = slice->begin; i < slice->end; i++) {
         const struct ballast_attn_fragment *fragment = ordered(builder, i);
         struct tile_rows rows = fragment_rows(fragment);
         uint64_t steps = tile_count(&rows, tokens);
         uint64_t first = tile_first_seeing(&rows, tokens, (uint64_t)key);
         uint32_t chunks = chunk_count(builder, share_of(fragment, kv_head, builder->group));
+        tile.blocks += chunks > 0
+                           ? (int32_t)tile_count_seeing(&rows, tile_tokens_max, (uint64_t)key)
+                           : 0;
         for (uint32_t chunk = 0; chunk < chunks; chunk++) {
             range_emit(builder, &tile, base, first, steps);
             base += steps;

@@ -54,6 +54,12 @@ static inline uint64_t tile_blocks(const struct tile_rows *rows, uint32_t tokens
  * does. */
 uint64_t tile_first_seeing(const struct tile_rows *rows, uint32_t tokens, uint64_t key);
 
+/* How many see it: what a block that owns the keys from `key` on loops over. */
+static inline uint64_t tile_count_seeing(const struct tile_rows *rows, uint32_t tokens,
+                                         uint64_t key) {
+    return tile_count(rows, tokens) - tile_first_seeing(rows, tokens, key);
+}
+
 /* Tokens of a tile, in [1, TILE_ROWS]; if they divide a key block, as powers of two. */
 struct tile_size {
     uint32_t tokens;

@@ -97,6 +97,35 @@ def test_the_program_of_the_readme_says_why_it_cannot_go_on():
         world.stop()
 
 
+ATTENTION = """
+#include <ballast_attn.h>
+#include <ballast_exchange.h>
+#include <stdio.h>
+int main(void) {
+    struct ballast_attn_shape shape = {128, 8, 2, 100, 100};
+    struct ballast_attn_fragment whole = {.q_length = 100, .kv_length = 100, .head_count = 8};
+    printf("%d %d\\n", ballast_attn_plan_bytes(&shape, &whole, 1) > 0, ballast_attn_build() != NULL);
+    return 0;
+}
+"""
+
+
+def test_the_attention_library_is_installed_and_links():
+    with installed() as world:
+        source = os.path.join(world.dir, "attention.c")
+        with open(source, "w") as f:
+            f.write(ATTENTION)
+        environment = {**os.environ, "PKG_CONFIG_PATH": folder_of(world, "ballast_attn.pc")}
+        flags = shlex.split(run("pkg-config", "--cflags", "--libs", "ballast_attn", env=environment))
+        program = os.path.join(world.dir, "attention")
+        run("cc", "-Wall", "-Wextra", "-Werror", "-o", program, source, *flags)
+        environment = {**os.environ, "LD_LIBRARY_PATH": folder_of(world, "libballast_attn.so")}
+        assert run(program, env=environment) == "1 1\n"
+        assert folder_of(world, "ballast-profile.1").endswith("man1")
+        profile = os.path.join(world.prefix, "bin", "ballast-profile")
+        assert run(profile, "--help").startswith("Usage: ballast-profile")
+
+
 def test_unit_user_manual_and_example_are_installed_and_agree():
     with installed() as world:
         program = os.path.join(world.prefix, "bin", "ballastd")

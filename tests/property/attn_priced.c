@@ -1,6 +1,6 @@
-/* What the planner prices is what the kernels run: a rank's predicted forward time, computed in
- * closed form from its fragments, equals the time of the tiles of the list built from them, one by
- * one; with a straight price of tiles and with a measured, bent one. */
+/* What the planner prices is what the kernels run: a rank's predicted time, computed in closed form
+ * from its fragments, equals the time of the tiles of the lists built from them, one by one,
+ * forward and backward; with a straight price of tiles and with a measured, bent one. */
 #include "gpu_attn/plan.h"
 #include "sharding/curve.h"
 #include "sharding/layout.h"
@@ -64,19 +64,62 @@ static uint32_t rank_launch(const struct rank *rank, struct ballast_attn_shape *
     return rank->count;
 }
 
+/* Times of tiles, one by one. */
+struct listed {
+    const struct tile_model *model;
+    const struct tile_direction *direction;
+    uint64_t sum_ps;
+    uint64_t longest_ps;
+};
+
+static void listed_add(struct listed *listed, int32_t blocks) {
+    uint64_t tile_ps = (uint64_t)tile_time_ps(listed->direction, (uint64_t)blocks);
+    listed->sum_ps += tile_ps;
+    listed->longest_ps = tile_ps > listed->longest_ps ? tile_ps : listed->longest_ps;
+}
+
+static uint64_t listed_ps(const struct listed *listed) {
+    uint64_t sms = listed->model->sms - listed->model->sm_margin;
+    uint64_t machine_ps = (listed->sum_ps + sms - 1) / sms;
+    return listed->direction->launch_ps +
+           (machine_ps > listed->longest_ps ? machine_ps : listed->longest_ps);
+}
+
 static uint64_t listed_forward_ps(const struct tile_model *model,
                                   const struct ballast_attn_plan *plan) {
     struct attn_lists lists = attn_lists_at(plan, plan->lists);
-    uint64_t sms = model->sms - model->sm_margin;
-    uint64_t sum_ps = 0;
-    uint64_t longest_ps = 0;
+    struct listed listed = {.model = model, .direction = &model->forward};
     for (uint32_t i = 0; i < plan->tiles; i++) {
-        uint64_t tile_ps = (uint64_t)tile_time_ps(&model->forward, (uint64_t)lists.tiles[i].blocks);
-        sum_ps += tile_ps;
-        longest_ps = tile_ps > longest_ps ? tile_ps : longest_ps;
+        listed_add(&listed, lists.tiles[i].blocks);
     }
-    uint64_t machine_ps = (sum_ps + sms - 1) / sms;
-    return model->forward.launch_ps + (machine_ps > longest_ps ? machine_ps : longest_ps);
+    return listed_ps(&listed);
+}
+
+/* The kernel walks steps, and their rows are those of the priced blocks, but for what the first and
+ * the last of a range round. */
+static void check_steps(const struct ballast_attn_plan *plan, const struct attn_key_tile *tile) {
+    int32_t group = (int32_t)attn_group(&plan->shape);
+    int32_t pack = (int32_t)attn_pack(&plan->shape);
+    int32_t halves = (group + pack - 1) / pack;
+    int32_t block_tokens = ATTN_TILE_ROWS / group;
+    int32_t walked = tile->steps * (ATTN_STEP_ROWS / pack);
+    int32_t priced = tile->blocks * block_tokens * halves;
+    int32_t rounded = 2 * block_tokens * (tile->range_end - tile->range_begin);
+    if (walked > priced + rounded || priced > walked + rounded) {
+        fail_msg("group %d: %d steps of %d ranges priced as %d blocks", group, tile->steps,
+                 tile->range_end - tile->range_begin, tile->blocks);
+    }
+}
+
+static uint64_t listed_backward_ps(const struct tile_model *model,
+                                   const struct ballast_attn_plan *plan) {
+    struct attn_lists lists = attn_lists_at(plan, plan->lists);
+    struct listed listed = {.model = model, .direction = &model->backward};
+    for (uint32_t i = 0; i < plan->key_tiles; i++) {
+        check_steps(plan, &lists.key_tiles[i]);
+        listed_add(&listed, lists.key_tiles[i].blocks);
+    }
+    return listed_ps(&listed);
 }
 
 static void check_rank(uint64_t seed) {
@@ -96,16 +139,21 @@ static void check_rank(uint64_t seed) {
         const struct tile_point measured[] = {
             {1, 5100000}, {2, 7000000}, {16, 30000000}, {32, 70000000}};
         tile_curve(measured, 4, &model.forward);
+        tile_curve(measured, 4, &model.backward);
     }
     uint32_t count = rank_launch(&rank, &shape, fragments);
     size_t bytes = ballast_attn_plan_bytes(&shape, fragments, count);
     void *memory = malloc(bytes);
     assert_int_equal(ballast_attn_plan_init(&plan, &shape, fragments, count, memory, bytes, NULL),
                      0);
-    uint64_t listed_ps = count > 0 ? listed_forward_ps(&model, &plan) : 0;
-    if (listed_ps != tile_forward_ps(&model, rank.fragments, count)) {
-        fail_msg("seed %" PRIu64 ": listed %" PRIu64 " ps, priced %" PRIu64, seed, listed_ps,
-                 tile_forward_ps(&model, rank.fragments, count));
+    uint64_t forward_ps = count > 0 ? listed_forward_ps(&model, &plan) : 0;
+    uint64_t both_ps = count > 0 ? forward_ps + listed_backward_ps(&model, &plan) : 0;
+    if (forward_ps != tile_forward_ps(&model, rank.fragments, count) ||
+        both_ps != tile_cost_ps(&model, rank.fragments, count)) {
+        fail_msg("seed %" PRIu64 ": listed %" PRIu64 " ps, priced %" PRIu64
+                 "; with backward %" PRIu64 ", %" PRIu64,
+                 seed, forward_ps, tile_forward_ps(&model, rank.fragments, count), both_ps,
+                 tile_cost_ps(&model, rank.fragments, count));
     }
     free(memory);
 }

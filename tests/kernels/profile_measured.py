@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""ballast-profile against a driver with a clock of its own (fake_clock.c): the law comes back.
+
+    profile_measured.py BALLAST_PROFILE BALLASTCTL FOLDER_OF_FAKES
+
+BALLAST_PROFILE is the product's program but for its kernels, which no fake driver looks at."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+program, ctl, fakes = sys.argv[1:4]
+MODEL = ["--q-heads", "32", "--kv-heads", "8", "--sm-margin", "4"]
+checks = 0
+
+
+def run(*words, fake=True, **settings):
+    environment = dict(os.environ, **{name: str(value) for name, value in settings.items()})
+    if fake:
+        environment["LD_LIBRARY_PATH"] = fakes
+    return subprocess.run(words, env=environment, capture_output=True, text=True)
+
+
+def check(condition, *what):
+    global checks
+    checks += 1
+    if not condition:
+        print("FAILED:", *what)
+        sys.exit(1)
+
+
+def near(got, want, share):
+    return abs(got - want) <= share * want
+
+
+def the_law_comes_back(folder, *options):
+    done = run(program, "--output", folder, "--json", *MODEL, *options, FAKE_CLOCK_DEVICES=4)
+    check(done.returncode == 0, done.stderr)
+    path = json.loads(done.stdout)["file"]
+    fit = run(ctl, "profile", "fit", path, "--json", fake=False)
+    check(fit.returncode == 0, fit.stderr)
+    text = json.loads(fit.stdout)
+    laws = {"fwd": (8e6, 2.7e6, 1.7e6), "bwd": (15e6, 15e6, 4.8e6)}
+    for direction, (launch, tile, block) in laws.items():
+        got = text[direction] if direction in text else text["attn"][direction]
+        check(near(got["launch_ps"], launch, 0.001), direction, got)
+        check(near(got["tile_ps"], tile, 0.005), direction, got)
+        check(near(got["block_ps"], block, 0.001), direction, got)
+    check("attention backward" in done.stderr, "progress", done.stderr)
+    return path, done
+
+
+def the_rest_is_there(path):
+    profile = json.load(open(path))
+    check(profile["key"]["gpu"] == "Fake H100 of the tests" and profile["key"]["sms"] == 132, path)
+    check(profile["key"]["nccl"] == "2.28.9" and profile["key"]["cuda"] == "13.0", path)
+    check(profile["key"]["kernel_build"] != "", path)
+    link = profile["coll"]["all_to_all"]
+    check(sorted(link) == ["2x1", "4x1"], link)
+    for group in link.values():
+        check(near(group["alpha_ps"], 20e6, 0.01), group)
+        check(near(group["bytes_per_us"], 1e5, 0.01), group)
+    hidden, ffn, tokens = 4096, 14336, 8192
+    flops = 2 * (2 * hidden * 32 * 128 + 2 * hidden * 8 * 128 + 3 * hidden * ffn)
+    for tp in (1, 8):
+        degree = profile["linear"]["tp"][str(tp)]
+        at = degree["tokens"].index(tokens)
+        ps = (flops / 5e2 + 22 * hidden * 2 / 2) / tp  # 500 FLOPs and 2 bytes a ps
+        check(near(degree["fwd_ps_per_token"][at], ps, 0.01), degree, ps)
+        check(near(degree["bwd_ps_per_token"][at], 2 * ps, 0.01), degree, ps)
+
+
+def a_planner_takes_it(path):
+    done = run(ctl, "simulate", "--distribution", "wlb128k", "--steps", "2", "--profile", path,
+               "--json", fake=False)
+    check(done.returncode == 0, done.stderr)
+
+
+def refusals_say_what_to_do(folder):
+    none = run(program, fake=False, LD_LIBRARY_PATH="/nonexistent")
+    if none.returncode == 4:  # on a machine with a GPU there is one
+        check("no NVIDIA driver" in none.stderr and "Hopper GPU and its driver" in none.stderr,
+              none.stderr)
+    none = run(program, FAKE_CLOCK_DEVICES=0)
+    check(none.returncode == 4 and "CUDA_VISIBLE_DEVICES" in none.stderr, none.stderr)
+    other = run(program, "--device", "3")
+    check(other.returncode == 4 and "no device 3, only 1" in other.stderr, other.stderr)
+    old = run(program, FAKE_CLOCK_MAJOR=8)
+    check(old.returncode == 4 and "8.0 and the kernels need 9.0" in old.stderr, old.stderr)
+    for words in (["--head-dim", "96"], ["--q-heads", "7", "--kv-heads", "2"], ["--hidden", "64"],
+                  ["--tp", "8,1"], ["--runs", "1"], ["surplus"]):
+        check(run(program, *words).returncode == 2, words)
+    where = run(program, "--quick", "--quiet", "--output", folder + "/nowhere", *MODEL)
+    check(where.returncode == 1 and "by --output" in where.stderr, where.stderr)
+    falls = run(program, "--quick", "--quiet", "--output", folder, *MODEL, FAKE_CLOCK_FALLS=1)
+    check(falls.returncode == 1 and "what was measured: attn.fwd" in falls.stderr, falls.stderr)
+    check(len(os.listdir(folder)) == 2, os.listdir(folder))
+
+
+with tempfile.TemporaryDirectory() as folder:
+    written, said = the_law_comes_back(folder, "--hidden", "4096", "--ffn", "14336", "--tp", "1,8")
+    the_rest_is_there(written)
+    a_planner_takes_it(written)
+    the_law_comes_back(folder, "--quick", "--deterministic", "--head-dim", "64", "--no-links")
+    refusals_say_what_to_do(folder)
+print(f"{checks} checks passed")
