@@ -260,9 +260,9 @@ int ballast_job(const struct ballast *client, struct ballast_job *out);
  * When the daemon goes away the client reconnects by itself, within connect_timeout_ms, and goes on
  * at exactly the next batch of the same job; batches held meanwhile stay readable for as long as
  * their slots are not reused. -EBUSY when as many batches are held as there are credits; -EPROTO
- * when the daemon sent anything but what must come next; -EBADMSG when the bytes do not hash as they
- * did when they were read ([reader] payload_hashes). After any failure the next call tries again,
- * from the same place. */
+ * when the daemon sent anything but what must come next; -EBADMSG when the bytes do not hash as
+ * they did when they were read ([reader] payload_hashes). After any failure the next call tries
+ * again, from the same place. */
 int ballast_next(struct ballast *client, int timeout_ms, const struct ballast_batch **batch);
 
 /* The step of the last event. */
@@ -323,6 +323,24 @@ int ballast_key_runs(const struct ballast_batch *batch, uint32_t reader, uint32_
  * group, and sends to it; for the gradients the other way round. Arrays of group_ranks, 0 for the
  * rank itself. A rank that has nothing to send or receive still takes part. */
 void ballast_key_counts(const struct ballast_batch *batch, uint64_t *in, uint64_t *out);
+
+/* What libballast_attn's exchange of attention is made from (ballast_exchange.h; the structs are in
+ * ballast_lists.h, installed beside): where rows live and who computes which, of one rank of the
+ * group. Fills `out`, at most `capacity`, and returns how many; with NULL only counts. -ENOBUFS;
+ * -ERANGE beyond what the lists can number.
+ *
+ * The lists of the exchange are those of all its ranks, one after the other. Without a pool a rank
+ * has them all: ranks are those of the context-parallel group. With a pool the ranks are its
+ * workers, a rank has only its own works, and those of the others come by an all-gather: -EINVAL
+ * for another rank. Documents are numbered as in the batch, with a pool from 2^26 * the replica's
+ * place on. `q_heads` of one tensor-parallel rank: -EINVAL where a pool has others, or with layout
+ * ulysses if the ranks do not divide them. */
+struct ballast_exchange_home;
+struct ballast_exchange_work;
+int ballast_homes(const struct ballast_batch *batch, uint32_t rank,
+                  struct ballast_exchange_home *out, size_t capacity);
+int ballast_works(const struct ballast_batch *batch, uint32_t rank, uint32_t q_heads,
+                  struct ballast_exchange_work *out, size_t capacity);
 
 /* The forms of stock attention implementations. Each refuses with -EOPNOTSUPP a batch that it
  * cannot express, with the reason in `why` (`why_bytes` long; NULL with 0: not wanted). -ENOBUFS,

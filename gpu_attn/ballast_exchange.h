@@ -1,7 +1,8 @@
 /* ballast_exchange: brings Q, K and V of a plan to the ranks that compute with them, and outputs
  * and gradients home.
  *
- * Two lists say everything: where rows live, and who computes which rows for which query heads. A
+ * Two lists say everything (ballast_lists.h; ballast_homes and ballast_works of libballast make
+ * them of a batch): where rows live, and who computes which rows for which query heads. A
  * context-parallel layout computes rows where they live; Ulysses and pools move them. From the
  * lists every rank derives the same transfers, so the byte counts of both ends agree without being
  * sent:
@@ -38,35 +39,13 @@
 #define BALLAST_EXCHANGE_H
 
 #include "ballast_attn.h"
+#include "ballast_lists.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 #define BALLAST_EXCHANGE_DIGEST_BYTES 16u
-
-/* Rows [start, start + rows) of a document live at `rank`. A rank's own rows are its homes in the
- * order of the list; pad rows come after them. The fragments of all shards of a batch, shard by
- * shard, are such a list; with all heads they are its works too, but for Ulysses, where every rank
- * computes all documents for its part of the heads. A pool's works are its tiles, a piece of the
- * rows of each document that it holds, for one shard of the heads. */
-struct ballast_exchange_home {
-    uint32_t document; /* any number; one for each document part of the group's sequences */
-    uint32_t start;
-    uint32_t rows; /* > 0 */
-    uint32_t rank;
-};
-
-/* `rank` computes query rows [start, start + rows) of a document, which see keys [0, start + rows)
- * causally, for query heads [head_begin, head_begin + head_count). */
-struct ballast_exchange_work {
-    uint32_t document;
-    uint32_t start;
-    uint32_t rows; /* > 0 */
-    uint32_t rank;
-    uint16_t head_begin;
-    uint16_t head_count; /* > 0, a multiple of the chunks */
-};
 
 enum ballast_exchange_keys {
     BALLAST_EXCHANGE_ALL_GATHER = 1,
@@ -129,7 +108,7 @@ void ballast_exchange_counts(const struct ballast_exchange *exchange, uint64_t *
 
 /* One all-to-all. Bytes for (from) rank r lie behind those for (from) the ranks before it;
  * send_bytes and receive_bytes are `ranks` long, 0 for the rank itself. */
-struct ballast_transfer {
+struct ballast_exchange_transfer {
     char name[32]; /* the same on all ranks */
     const void *send;
     void *receive;
@@ -147,36 +126,37 @@ struct ballast_copy {
     size_t rows;
 };
 
-struct ballast_transport;
+struct ballast_exchange_transport;
 
 /* Streams are the transport's kind: NULL on a CPU. The first three are collectives. */
 struct ballast_transport_operations {
     /* `bytes` (at most 64) from host memory of every rank, in rank order, to `all` of each. */
-    int (*gather)(struct ballast_transport *transport, const void *mine, void *all, size_t bytes,
-                  struct ballast_attn_error *error);
+    int (*gather)(struct ballast_exchange_transport *transport, const void *mine, void *all,
+                  size_t bytes, struct ballast_attn_error *error);
     /* Begins once what `stream` has now is done. At most 4 in flight; counts are borrowed for the
      * call, buffers until its wait. */
-    int (*start)(struct ballast_transport *transport, const struct ballast_transfer *transfer,
-                 void *stream, struct ballast_attn_error *error);
+    int (*start)(struct ballast_exchange_transport *transport,
+                 const struct ballast_exchange_transfer *transfer, void *stream,
+                 struct ballast_attn_error *error);
     /* What `stream` gets from now on finds the oldest transfer in flight done, both ways. */
-    int (*wait)(struct ballast_transport *transport, void *stream,
+    int (*wait)(struct ballast_exchange_transport *transport, void *stream,
                 struct ballast_attn_error *error);
     /* On the stream. add: to += from, floats. */
-    int (*copy)(struct ballast_transport *transport, const struct ballast_copy *copy, void *stream,
-                struct ballast_attn_error *error);
-    int (*add)(struct ballast_transport *transport, const struct ballast_copy *copy, void *stream,
-               struct ballast_attn_error *error);
-    void (*close)(struct ballast_transport *transport);
+    int (*copy)(struct ballast_exchange_transport *transport, const struct ballast_copy *copy,
+                void *stream, struct ballast_attn_error *error);
+    int (*add)(struct ballast_exchange_transport *transport, const struct ballast_copy *copy,
+               void *stream, struct ballast_attn_error *error);
+    void (*close)(struct ballast_exchange_transport *transport);
 };
 
-struct ballast_transport {
+struct ballast_exchange_transport {
     const struct ballast_transport_operations *operations;
     uint32_t rank;
     uint32_t ranks;
 };
 
 /* NULL is fine. */
-void ballast_transport_close(struct ballast_transport *transport);
+void ballast_transport_close(struct ballast_exchange_transport *transport);
 
 /* On CPUs, over a board: one block of memory that all ranks see. Ranks are threads where it is
  * ordinary memory, processes where it is mapped shared. Strict: calls, counts and names of all
@@ -190,7 +170,7 @@ int ballast_board_init(void *board, uint32_t ranks, size_t window_bytes,
                        struct ballast_attn_error *error);
 
 /* Once per rank and board. */
-int ballast_transport_board(struct ballast_transport **out, void *board, uint32_t rank,
+int ballast_transport_board(struct ballast_exchange_transport **out, void *board, uint32_t rank,
                             uint32_t deadline_ms, struct ballast_attn_error *error);
 
 /* Between GPUs, over NCCL (libnccl.so.2 of the machine, 2.7 or newer): variable counts are sends
@@ -204,9 +184,9 @@ int ballast_transport_board(struct ballast_transport **out, void *board, uint32_
 int ballast_nccl_id(uint8_t id[BALLAST_NCCL_ID_BYTES], struct ballast_attn_error *error);
 
 /* A collective. */
-int ballast_transport_nccl(struct ballast_transport **out, const uint8_t id[BALLAST_NCCL_ID_BYTES],
-                           uint32_t rank, uint32_t ranks, uint32_t deadline_ms,
-                           struct ballast_attn_error *error);
+int ballast_transport_nccl(struct ballast_exchange_transport **out,
+                           const uint8_t id[BALLAST_NCCL_ID_BYTES], uint32_t rank, uint32_t ranks,
+                           uint32_t deadline_ms, struct ballast_attn_error *error);
 
 /* ---- The exchange of a layer. */
 
@@ -225,7 +205,7 @@ typedef int ballast_exchange_compute(void *context, uint32_t chunk, void *stream
 /* Work buffers that attention reads are zeroed once before first use: what stands beside rows that
  * arrived must be finite. */
 struct ballast_exchange_call {
-    struct ballast_transport *transport;
+    struct ballast_exchange_transport *transport;
     struct ballast_exchange_tensor own_k, own_v;   /* [own_rows, kv_heads, head_dim] */
     struct ballast_exchange_tensor own_dk, own_dv; /* float; backward adds: zeroed before */
     struct ballast_exchange_tensor k, v;           /* work buffers from here on */
@@ -246,7 +226,8 @@ struct ballast_exchange_call {
 /* Compares what all ranks hold: the plan's digest, the lists, chunks and keys. -EPROTO naming those
  * that differ from most. */
 int ballast_exchange_agree(const struct ballast_exchange *exchange,
-                           struct ballast_transport *transport, struct ballast_attn_error *error);
+                           struct ballast_exchange_transport *transport,
+                           struct ballast_attn_error *error);
 
 /* Reads own_k, own_v and the own rows of q; fills o and lse of all own rows, wherever computed. */
 int ballast_exchange_forward(const struct ballast_exchange *exchange,

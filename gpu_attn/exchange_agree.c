@@ -63,7 +63,8 @@ static int differs(const struct held *all, uint32_t ranks, uint32_t most,
 }
 
 int ballast_exchange_agree(const struct ballast_exchange *exchange,
-                           struct ballast_transport *transport, struct ballast_attn_error *error) {
+                           struct ballast_exchange_transport *transport,
+                           struct ballast_attn_error *error) {
     struct held mine;
     struct held *all = calloc(transport->ranks, sizeof *all);
     if (all == NULL) {
@@ -84,7 +85,7 @@ int ballast_exchange_agree(const struct ballast_exchange *exchange,
     return result;
 }
 
-void ballast_transport_close(struct ballast_transport *transport) {
+void ballast_transport_close(struct ballast_exchange_transport *transport) {
     if (transport != NULL) {
         transport->operations->close(transport);
     }

@@ -58,7 +58,7 @@ struct flight {
 };
 
 struct board_transport {
-    struct ballast_transport transport; /* first */
+    struct ballast_exchange_transport transport; /* first */
     struct board *board;
     uint32_t deadline_ms;
     uint64_t started; /* calls */
@@ -66,7 +66,7 @@ struct board_transport {
     struct flight flights[SLOTS];
 };
 
-static struct board_transport *board_of(struct ballast_transport *transport) {
+static struct board_transport *board_of(struct ballast_exchange_transport *transport) {
     return (struct board_transport *)transport;
 }
 
@@ -213,7 +213,8 @@ static uint64_t total(const uint64_t *bytes, uint32_t ranks) {
     return sum;
 }
 
-static void flight_begin(struct board_transport *t, const struct ballast_transfer *transfer) {
+static void flight_begin(struct board_transport *t,
+                         const struct ballast_exchange_transfer *transfer) {
     uint32_t ranks = t->transport.ranks;
     struct flight *flight = &t->flights[t->started % SLOTS];
     flight->send = transfer->send;
@@ -227,8 +228,9 @@ static void flight_begin(struct board_transport *t, const struct ballast_transfe
     }
 }
 
-static int board_start(struct ballast_transport *transport, const struct ballast_transfer *transfer,
-                       void *stream, struct ballast_attn_error *error) {
+static int board_start(struct ballast_exchange_transport *transport,
+                       const struct ballast_exchange_transfer *transfer, void *stream,
+                       struct ballast_attn_error *error) {
     struct board_transport *t = board_of(transport);
     struct board *board = t->board;
     uint64_t bytes = total(transfer->send_bytes, transport->ranks);
@@ -336,7 +338,7 @@ static void windows_take(struct board_transport *t, uint64_t call, const struct 
     }
 }
 
-static int board_wait(struct ballast_transport *transport, void *stream,
+static int board_wait(struct ballast_exchange_transport *transport, void *stream,
                       struct ballast_attn_error *error) {
     struct board_transport *t = board_of(transport);
     struct board *board = t->board;
@@ -370,7 +372,7 @@ static int board_wait(struct ballast_transport *transport, void *stream,
     return board_leave(board, error);
 }
 
-static int board_gather(struct ballast_transport *transport, const void *mine, void *all,
+static int board_gather(struct ballast_exchange_transport *transport, const void *mine, void *all,
                         size_t bytes, struct ballast_attn_error *error) {
     char send[RANKS_MAX * GATHER_MAX];
     char receive[RANKS_MAX * GATHER_MAX];
@@ -383,11 +385,11 @@ static int board_gather(struct ballast_transport *transport, const void *mine, v
             memcpy(send + others++ * bytes, mine, bytes);
         }
     }
-    const struct ballast_transfer transfer = {.name = "agreement",
-                                              .send = send,
-                                              .receive = receive,
-                                              .send_bytes = counts,
-                                              .receive_bytes = counts};
+    const struct ballast_exchange_transfer transfer = {.name = "agreement",
+                                                       .send = send,
+                                                       .receive = receive,
+                                                       .send_bytes = counts,
+                                                       .receive_bytes = counts};
     int result = board_start(transport, &transfer, NULL, error);
     result = result != 0 ? result : board_wait(transport, NULL, error);
     if (result != 0) {
@@ -401,7 +403,7 @@ static int board_gather(struct ballast_transport *transport, const void *mine, v
     return 0;
 }
 
-static int board_copy(struct ballast_transport *transport, const struct ballast_copy *copy,
+static int board_copy(struct ballast_exchange_transport *transport, const struct ballast_copy *copy,
                       void *stream, struct ballast_attn_error *error) {
     (void)transport;
     (void)stream;
@@ -413,7 +415,7 @@ static int board_copy(struct ballast_transport *transport, const struct ballast_
     return 0;
 }
 
-static int board_add(struct ballast_transport *transport, const struct ballast_copy *copy,
+static int board_add(struct ballast_exchange_transport *transport, const struct ballast_copy *copy,
                      void *stream, struct ballast_attn_error *error) {
     (void)transport;
     (void)stream;
@@ -429,7 +431,7 @@ static int board_add(struct ballast_transport *transport, const struct ballast_c
     return 0;
 }
 
-static void board_close(struct ballast_transport *transport) {
+static void board_close(struct ballast_exchange_transport *transport) {
     struct board_transport *t = board_of(transport);
     board_lock(t->board);
     t->board->left[transport->rank] = true;
@@ -447,7 +449,7 @@ static const struct ballast_transport_operations board_operations = {
     .close = board_close,
 };
 
-int ballast_transport_board(struct ballast_transport **out, void *memory, uint32_t rank,
+int ballast_transport_board(struct ballast_exchange_transport **out, void *memory, uint32_t rank,
                             uint32_t deadline_ms, struct ballast_attn_error *error) {
     struct board *board = memory;
     if (board->magic != BOARD_MAGIC || rank >= board->ranks) {
@@ -457,7 +459,7 @@ int ballast_transport_board(struct ballast_transport **out, void *memory, uint32
     if (t == NULL) {
         return attn_error(error, -ENOMEM, "no memory for a transport");
     }
-    t->transport = (struct ballast_transport){
+    t->transport = (struct ballast_exchange_transport){
         .operations = &board_operations, .rank = rank, .ranks = board->ranks};
     t->board = board;
     t->deadline_ms = deadline_ms;

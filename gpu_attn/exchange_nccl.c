@@ -176,7 +176,7 @@ static const char add_ptx[] = ".version 6.4\n"
                               "}\n";
 
 struct nccl_transport {
-    struct ballast_transport transport; /* first */
+    struct ballast_exchange_transport transport; /* first */
     struct nccl_library nccl;
     struct cuda_library cuda;
     void *communicator;
@@ -192,7 +192,7 @@ struct nccl_transport {
     bool failed;
 };
 
-static struct nccl_transport *nccl_of(struct ballast_transport *transport) {
+static struct nccl_transport *nccl_of(struct ballast_exchange_transport *transport) {
     return (struct nccl_transport *)transport;
 }
 
@@ -248,7 +248,7 @@ static int usable(struct nccl_transport *t, const char *doing, struct ballast_at
 }
 
 /* All sends and receives of a transfer, as one. */
-static int group_issue(struct nccl_transport *t, const struct ballast_transfer *transfer) {
+static int group_issue(struct nccl_transport *t, const struct ballast_exchange_transfer *transfer) {
     const char *send = transfer->send;
     char *receive = transfer->receive;
     int result = t->nccl.group_start();
@@ -272,8 +272,9 @@ static int group_issue(struct nccl_transport *t, const struct ballast_transfer *
     return result != 0 ? result : end;
 }
 
-static int nccl_start(struct ballast_transport *transport, const struct ballast_transfer *transfer,
-                      void *stream, struct ballast_attn_error *error) {
+static int nccl_start(struct ballast_exchange_transport *transport,
+                      const struct ballast_exchange_transfer *transfer, void *stream,
+                      struct ballast_attn_error *error) {
     struct nccl_transport *t = nccl_of(transport);
     uint32_t flight = t->started % FLIGHTS;
     int result = usable(t, transfer->name, error);
@@ -294,7 +295,7 @@ static int nccl_start(struct ballast_transport *transport, const struct ballast_
     return cuda_check(t, t->cuda.event_record(t->done[flight], t->stream), transfer->name, error);
 }
 
-static int nccl_wait(struct ballast_transport *transport, void *stream,
+static int nccl_wait(struct ballast_exchange_transport *transport, void *stream,
                      struct ballast_attn_error *error) {
     struct nccl_transport *t = nccl_of(transport);
     int asynchronous = 0;
@@ -336,7 +337,7 @@ static int stream_settle(struct nccl_transport *t, const char *doing,
     return cuda_check(t, result, doing, error);
 }
 
-static int nccl_gather(struct ballast_transport *transport, const void *mine, void *all,
+static int nccl_gather(struct ballast_exchange_transport *transport, const void *mine, void *all,
                        size_t bytes, struct ballast_attn_error *error) {
     static const char doing[] = "agreement";
     struct nccl_transport *t = nccl_of(transport);
@@ -367,7 +368,7 @@ static int nccl_gather(struct ballast_transport *transport, const void *mine, vo
     return result != 0 ? result : stream_settle(t, doing, error);
 }
 
-static int nccl_copy(struct ballast_transport *transport, const struct ballast_copy *copy,
+static int nccl_copy(struct ballast_exchange_transport *transport, const struct ballast_copy *copy,
                      void *stream, struct ballast_attn_error *error) {
     struct nccl_transport *t = nccl_of(transport);
     const struct copy_2d rows = {
@@ -383,7 +384,7 @@ static int nccl_copy(struct ballast_transport *transport, const struct ballast_c
     return cuda_check(t, t->cuda.copy_2d(&rows, stream), "copying rows", error);
 }
 
-static int nccl_add(struct ballast_transport *transport, const struct ballast_copy *copy,
+static int nccl_add(struct ballast_exchange_transport *transport, const struct ballast_copy *copy,
                     void *stream, struct ballast_attn_error *error) {
     struct nccl_transport *t = nccl_of(transport);
     uint64_t to = (uintptr_t)copy->to;
@@ -401,7 +402,7 @@ static int nccl_add(struct ballast_transport *transport, const struct ballast_co
 }
 
 /* Whatever was made of it. A communicator that failed is aborted: others may never come. */
-static void nccl_close(struct ballast_transport *transport) {
+static void nccl_close(struct ballast_exchange_transport *transport) {
     struct nccl_transport *t = nccl_of(transport);
     if (t->communicator != NULL) {
         bool whole = !t->failed && stream_settle(t, "closing", NULL) == 0;
@@ -488,9 +489,9 @@ int ballast_nccl_id(uint8_t id[BALLAST_NCCL_ID_BYTES], struct ballast_attn_error
     return result;
 }
 
-int ballast_transport_nccl(struct ballast_transport **out, const uint8_t id[BALLAST_NCCL_ID_BYTES],
-                           uint32_t rank, uint32_t ranks, uint32_t deadline_ms,
-                           struct ballast_attn_error *error) {
+int ballast_transport_nccl(struct ballast_exchange_transport **out,
+                           const uint8_t id[BALLAST_NCCL_ID_BYTES], uint32_t rank, uint32_t ranks,
+                           uint32_t deadline_ms, struct ballast_attn_error *error) {
     if (ranks == 0 || rank >= ranks) {
         return attn_error(error, -EINVAL, "rank %u of %u", rank, ranks);
     }
@@ -498,7 +499,7 @@ int ballast_transport_nccl(struct ballast_transport **out, const uint8_t id[BALL
     if (t == NULL) {
         return attn_error(error, -ENOMEM, "no memory for a transport");
     }
-    t->transport = (struct ballast_transport){
+    t->transport = (struct ballast_exchange_transport){
         .operations = &nccl_operations, .rank = rank, .ranks = ranks};
     t->deadline_ms = deadline_ms;
     int result = nccl_init(t, id, error);

@@ -337,7 +337,7 @@ static int part_start(const struct ballast_exchange *x, const struct ballast_exc
     memset(x->counts, 0, 2 * (size_t)x->ranks * sizeof *x->counts);
     bundle_count(&bundle, true, x->counts);
     bundle_count(&bundle, false, x->counts + x->ranks);
-    struct ballast_transfer transfer = {
+    struct ballast_exchange_transfer transfer = {
         .send = send,
         .receive = region_of(x, call, way, 1),
         .send_bytes = x->counts,

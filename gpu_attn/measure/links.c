@@ -25,7 +25,7 @@ struct rank {
     const uint8_t *id;
     const struct measure_options *options;
     struct measure_device device;
-    struct ballast_transport *transport;
+    struct ballast_exchange_transport *transport;
     void *send, *receive;
     uint64_t counts[RANKS_MAX];
     struct profile_group group; /* its bytes and ps */
@@ -34,12 +34,12 @@ struct rank {
 
 static int transfer_run(void *context, struct ballast_attn_error *error) {
     struct rank *rank = context;
-    struct ballast_transport *transport = rank->transport;
-    struct ballast_transfer transfer = {.name = "measure",
-                                        .send = rank->send,
-                                        .receive = rank->receive,
-                                        .send_bytes = rank->counts,
-                                        .receive_bytes = rank->counts};
+    struct ballast_exchange_transport *transport = rank->transport;
+    struct ballast_exchange_transfer transfer = {.name = "measure",
+                                                 .send = rank->send,
+                                                 .receive = rank->receive,
+                                                 .send_bytes = rank->counts,
+                                                 .receive_bytes = rank->counts};
     int result = transport->operations->start(transport, &transfer, NULL, error);
     return result != 0 ? result : transport->operations->wait(transport, NULL, error);
 }

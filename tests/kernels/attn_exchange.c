@@ -18,8 +18,8 @@
 
 #define DEADLINE_MS 20000u
 
-static struct ballast_transport *board_open(void *context, uint32_t rank, uint32_t ranks) {
-    struct ballast_transport *transport = NULL;
+static struct ballast_exchange_transport *board_open(void *context, uint32_t rank, uint32_t ranks) {
+    struct ballast_exchange_transport *transport = NULL;
     struct ballast_attn_error error;
     (void)ranks;
     if (ballast_transport_board(&transport, context, rank, DEADLINE_MS, &error) != 0) {
@@ -241,13 +241,13 @@ static void a_process_that_dies_fails_the_other(void **state) {
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        struct ballast_transport *transport;
+        struct ballast_exchange_transport *transport;
         _exit(ballast_transport_board(&transport, board, 1, DEADLINE_MS, NULL));
     }
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
-    struct ballast_transport *transport;
+    struct ballast_exchange_transport *transport;
     struct ballast_attn_error error;
     char mine = 1;
     char all[2];
@@ -269,12 +269,12 @@ struct script {
     uint32_t rank;
     struct ballast_attn_error error;
     int result;
-    void (*play)(struct script *script, struct ballast_transport *transport);
+    void (*play)(struct script *script, struct ballast_exchange_transport *transport);
 };
 
 static void *script_run(void *argument) {
     struct script *script = argument;
-    struct ballast_transport *transport;
+    struct ballast_exchange_transport *transport;
     script->result = ballast_transport_board(&transport, script->board, script->rank,
                                              script->deadline_ms, &script->error);
     if (script->result == 0) {
@@ -285,7 +285,7 @@ static void *script_run(void *argument) {
 }
 
 /* All ranks end with this code and sentence. */
-static void expect_all(void (*play)(struct script *, struct ballast_transport *),
+static void expect_all(void (*play)(struct script *, struct ballast_exchange_transport *),
                        uint32_t deadline_ms, int code, const char *sentence) {
     struct script scripts[SCRIPT_RANKS];
     pthread_t threads[SCRIPT_RANKS];
@@ -309,15 +309,15 @@ static void expect_all(void (*play)(struct script *, struct ballast_transport *)
 }
 
 /* 8 bytes from everyone to everyone. */
-static int transfer(struct script *script, struct ballast_transport *transport, const char *name,
-                    uint64_t send_bytes, bool change) {
+static int transfer(struct script *script, struct ballast_exchange_transport *transport,
+                    const char *name, uint64_t send_bytes, bool change) {
     char send[SCRIPT_RANKS * 8] = "";
     char receive[SCRIPT_RANKS * 8];
     uint64_t out[SCRIPT_RANKS] = {send_bytes, send_bytes, send_bytes, send_bytes};
     uint64_t in[SCRIPT_RANKS] = {8, 8, 8, 8};
     out[transport->rank] = 0;
     in[transport->rank] = 0;
-    struct ballast_transfer all = {
+    struct ballast_exchange_transfer all = {
         .send = send, .receive = receive, .send_bytes = out, .receive_bytes = in};
     (void)snprintf(all.name, sizeof all.name, "%s", name);
     int result = transport->operations->start(transport, &all, NULL, &script->error);
@@ -325,7 +325,7 @@ static int transfer(struct script *script, struct ballast_transport *transport, 
     return result != 0 ? result : transport->operations->wait(transport, NULL, &script->error);
 }
 
-static void play_another_call(struct script *script, struct ballast_transport *transport) {
+static void play_another_call(struct script *script, struct ballast_exchange_transport *transport) {
     script->result = transfer(script, transport, "dispatch 0", 8, false);
     if (script->result == 0) {
         script->result = transfer(script, transport, script->rank == 2 ? "return 0" : "dispatch 1",
@@ -334,7 +334,7 @@ static void play_another_call(struct script *script, struct ballast_transport *t
 }
 
 /* Others may have ended the transfer before this rank's fault shows. */
-static void play_change(struct script *script, struct ballast_transport *transport) {
+static void play_change(struct script *script, struct ballast_exchange_transport *transport) {
     script->result = transfer(script, transport, "dispatch 0", 8, script->rank == 1);
     script->result = script->result == 0 && script->rank != 1 ? DOES_NOT_MATTER : script->result;
 }
@@ -342,7 +342,7 @@ static void play_change(struct script *script, struct ballast_transport *transpo
 /* Rank 1 is there, but makes no call until the others have given up. */
 static pthread_barrier_t given_up;
 
-static void play_stay_away(struct script *script, struct ballast_transport *transport) {
+static void play_stay_away(struct script *script, struct ballast_exchange_transport *transport) {
     if (script->rank != 1) {
         script->result = transfer(script, transport, "dispatch 0", 8, false);
     }
@@ -352,16 +352,16 @@ static void play_stay_away(struct script *script, struct ballast_transport *tran
     }
 }
 
-static void play_leave(struct script *script, struct ballast_transport *transport) {
+static void play_leave(struct script *script, struct ballast_exchange_transport *transport) {
     script->result = script->rank == 1 ? DOES_NOT_MATTER
                                        : transfer(script, transport, "dispatch 0", 8, false);
 }
 
-static void play_too_much(struct script *script, struct ballast_transport *transport) {
+static void play_too_much(struct script *script, struct ballast_exchange_transport *transport) {
     char send[4104] = "";
     uint64_t none[SCRIPT_RANKS] = {0};
     uint64_t out[SCRIPT_RANKS] = {[1] = sizeof send};
-    const struct ballast_transfer all = {
+    const struct ballast_exchange_transfer all = {
         .name = "dispatch 0", .send = send, .send_bytes = out, .receive_bytes = none};
     script->result = script->rank > 0
                          ? DOES_NOT_MATTER
@@ -383,15 +383,15 @@ static void a_rank_that_stays_away_fails_all_in_time(void **state) {
 }
 
 /* Whichever rank notices first writes the sentence: here only rank 0 can. */
-static void play_one_count(struct script *script, struct ballast_transport *transport) {
+static void play_one_count(struct script *script, struct ballast_exchange_transport *transport) {
     char bytes[16] = "";
     uint64_t none[SCRIPT_RANKS] = {0};
     uint64_t out[SCRIPT_RANKS] = {script->rank == 3 ? 7 : 0};
-    struct ballast_transfer all = {.name = "return 1",
-                                   .send = bytes,
-                                   .receive = bytes + 8,
-                                   .send_bytes = out,
-                                   .receive_bytes = none};
+    struct ballast_exchange_transfer all = {.name = "return 1",
+                                            .send = bytes,
+                                            .receive = bytes + 8,
+                                            .send_bytes = out,
+                                            .receive_bytes = none};
     script->result = transport->operations->start(transport, &all, NULL, &script->error);
     if (script->result == 0) {
         script->result = transport->operations->wait(transport, NULL, &script->error);
@@ -469,7 +469,8 @@ static void lists_that_break_a_rule_are_refused(void **state) {
 }
 
 /* A rank whose plan, or whose chunks, are others'. */
-static void play_agree(struct script *script, struct ballast_transport *transport, bool lists) {
+static void play_agree(struct script *script, struct ballast_exchange_transport *transport,
+                       bool lists) {
     const struct ballast_exchange_home home = {0, 0, 4, 0};
     const struct ballast_exchange_work work = {0, 0, 4, 0, 0, 4};
     struct ballast_exchange_options options = {
@@ -496,11 +497,11 @@ static void play_agree(struct script *script, struct ballast_transport *transpor
     }
 }
 
-static void play_agree_plan(struct script *script, struct ballast_transport *transport) {
+static void play_agree_plan(struct script *script, struct ballast_exchange_transport *transport) {
     play_agree(script, transport, false);
 }
 
-static void play_agree_lists(struct script *script, struct ballast_transport *transport) {
+static void play_agree_lists(struct script *script, struct ballast_exchange_transport *transport) {
     play_agree(script, transport, true);
     if (script->result == -EPROTO) {
         static const char expected[] = "rank 2 holds the same plan but lists ";

@@ -17,8 +17,8 @@
 
 #define DEADLINE_MS 20000u
 
-static struct ballast_transport *nccl_open(void *context, uint32_t rank, uint32_t ranks) {
-    struct ballast_transport *transport = NULL;
+static struct ballast_exchange_transport *nccl_open(void *context, uint32_t rank, uint32_t ranks) {
+    struct ballast_exchange_transport *transport = NULL;
     struct ballast_attn_error error;
     if (ballast_transport_nccl(&transport, context, rank, ranks, DEADLINE_MS, &error) != 0) {
         fprintf(stderr, "%s\n", error.text);
@@ -222,7 +222,7 @@ static void a_rank_that_never_agrees_is_given_up(void **state) {
     uint8_t id[BALLAST_NCCL_ID_BYTES];
     char mine[8] = "";
     char all[8];
-    struct ballast_transport *transport = NULL;
+    struct ballast_exchange_transport *transport = NULL;
     struct ballast_attn_error error;
     (void)state;
     assert_int_equal(ballast_nccl_id(id, NULL), 0);

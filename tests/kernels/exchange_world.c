@@ -2,7 +2,9 @@
  * was made of nothing but what the exchange brought. */
 #include "exchange_world.h"
 
+#include "client/batch.h"
 #include "gpu_attn/reference.h"
+#include "proto/message.h"
 #include "tests/property/splitmix.h"
 
 #include <math.h>
@@ -69,72 +71,86 @@ static void work_append(struct exchange_group *g, struct ballast_exchange_work w
     g->works[g->work_count++] = work;
 }
 
-/* Documents of a micro-batch, number `i` of the group, and where their rows live. */
+/* Documents of a micro-batch, number `i` of the group. */
 static void group_add(struct exchange_group *g, const struct step_plan *plan,
                       const struct micro_batch *m, uint32_t i) {
-    uint32_t first = g->documents;
+    g->firsts[i] = g->documents;
     for (uint32_t d = 0; d < m->document_count; d++) {
         g->begins[g->documents++] = g->rows;
         g->rows += plan->documents[m->document_begin + d].length;
     }
     g->begins[g->documents] = g->rows;
     for (uint32_t r = 0; r < plan->cp; r++) {
-        const struct rank_shard *shard = &plan->shards[m->shard_begin + r];
-        uint32_t rank = i * plan->cp + r;
-        g->own_rows[rank] = (uint32_t)shard->rows;
-        for (uint32_t f = 0; f < shard->fragment_count; f++) {
-            struct fragment at = plan->fragments[shard->fragment_begin + f];
-            g->homes[g->home_count++] = (struct ballast_exchange_home){first + at.document,
-                                                                       at.start, at.length, rank};
-        }
+        g->own_rows[i * plan->cp + r] = (uint32_t)plan->shards[m->shard_begin + r].rows;
     }
 }
 
-static void works_at_home(struct exchange_group *g) {
-    for (uint32_t h = 0; h < g->home_count; h++) {
-        work_append(g, (struct ballast_exchange_work){g->homes[h].document, g->homes[h].start,
-                                                      g->homes[h].rows, g->homes[h].rank, 0,
-                                                      (uint16_t)g->q_heads});
-    }
+/* The place of a document in the group; in its sequence it has a number of 26 bits. */
+static uint32_t place_of(const struct exchange_group *g, uint32_t document) {
+    return g->firsts[document >> 26] + (document & ((1u << 26) - 1));
 }
 
-static void works_by_heads(struct exchange_group *g) {
-    uint16_t heads = (uint16_t)(g->q_heads / g->ranks);
-    for (uint32_t d = 0; d < g->documents; d++) {
-        for (uint32_t rank = 0; rank < g->ranks; rank++) {
-            work_append(g, (struct ballast_exchange_work){d, 0, g->begins[d + 1] - g->begins[d],
-                                                          rank, (uint16_t)(rank * heads), heads});
-        }
+/* What a rank of the group would be told of its micro-batch: the daemon's message, as libballast
+ * reads it. */
+static void group_batch_read(struct batch *batch, struct arena *arena, const struct step_plan *plan,
+                             const struct plan_pool *pool, const struct micro_batch *m,
+                             uint32_t cp) {
+    const struct ballast_job job = {.dp = plan->dp,
+                                    .pp = 1,
+                                    .cp = plan->cp,
+                                    .tp = 1,
+                                    .micro_batches = plan->micro_batch_count / plan->dp,
+                                    .tokens_max = UINT32_MAX};
+    const struct batch_context context = {.job = &job, .arena = arena, .cp = cp};
+    Ballast__V1__BatchId id = BALLAST__V1__BATCH_ID__INIT;
+    Ballast__V1__BatchEnvelope message = BALLAST__V1__BATCH_ENVELOPE__INIT;
+    uint32_t number = (uint32_t)(m - plan->micro_batches);
+    size_t capacity = message_wire_bytes_max(plan, number);
+    uint8_t *packed = allocate(capacity, 1);
+    struct error error;
+    id.step = plan->step;
+    id.dp = m->dp;
+    id.index = m->index;
+    message.id = &id;
+    message.plan.len = message_wire_micro_batch(plan, number, packed, capacity);
+    message.plan.data = packed + capacity - message.plan.len;
+    message.plan_digest = (ProtobufCBinaryData){PLAN_DIGEST_BYTES, (uint8_t *)plan->digest};
+    message.pool = pool != NULL ? message_pool_part(arena, plan, pool, m->dp, cp) : NULL;
+    if (batch_read(batch, &message, &context, &error) != 0) {
+        fprintf(stderr, "exchange_world: %s\n", error.text);
+        exit(1);
     }
+    free(packed);
 }
 
-/* A tile is the rows of its piece in every document there, for its share of the heads. */
-static void works_of_tile(struct exchange_group *g, const struct pool_piece *piece, uint32_t begin,
-                          uint32_t rank, uint32_t shard, uint32_t heads) {
-    uint32_t end = begin + piece->rows;
-    for (uint32_t d = 0; d < g->documents; d++) {
-        uint32_t from = g->begins[d] > begin ? g->begins[d] : begin;
-        uint32_t to = g->begins[d + 1] < end ? g->begins[d + 1] : end;
-        if (from < to) {
-            work_append(g,
-                        (struct ballast_exchange_work){d, from - g->begins[d], to - from, rank,
-                                                       (uint16_t)(shard * heads), (uint16_t)heads});
-        }
+/* Homes and works of one rank, behind those of the ranks before it. */
+static void group_lists(struct exchange_group *g, const struct ballast_batch *batch,
+                        uint32_t rank) {
+    int homes = ballast_homes(batch, rank, NULL, 0);
+    int works = ballast_works(batch, rank, g->q_heads, NULL, 0);
+    if (homes < 0 || works < 0) {
+        fprintf(stderr, "exchange_world: lists of rank %u: %d, %d\n", rank, homes, works);
+        exit(1);
     }
+    g->homes = realloc(g->homes, (g->home_count + (size_t)homes + 1) * sizeof *g->homes);
+    g->works = realloc(g->works, (g->work_count + (size_t)works + 1) * sizeof *g->works);
+    (void)ballast_homes(batch, rank, g->homes + g->home_count, (size_t)homes);
+    (void)ballast_works(batch, rank, g->q_heads, g->works + g->work_count, (size_t)works);
+    g->home_count += (uint32_t)homes;
+    g->work_count += (uint32_t)works;
 }
 
-static void works_of_pool(struct exchange_group *g, const struct step_plan *plan,
-                          const struct plan_pool *pool, const uint32_t *sequence_rows) {
-    uint32_t shards = plan->pool_shape.head_shards;
-    for (uint32_t p = 0; p < pool->piece_count; p++) {
-        uint32_t number = pool->piece_begin + p;
-        const struct pool_piece *piece = &plan->pieces[number];
-        for (uint32_t shard = 0; shard < shards; shard++) {
-            works_of_tile(g, piece, sequence_rows[piece->sequence] + piece->row,
-                          plan->tile_workers[(size_t)number * shards + shard], shard,
-                          g->q_heads / shards);
-        }
-    }
+static void group_rank_add(struct exchange_group *g, const struct step_plan *plan,
+                           const struct plan_pool *pool, const struct micro_batch *m, uint32_t cp,
+                           uint32_t rank) {
+    struct arena arena;
+    struct batch batch;
+    arena_init(&arena, 16u << 20);
+    batch_init(&batch);
+    group_batch_read(&batch, &arena, plan, pool, m, cp);
+    group_lists(g, &batch.view, rank);
+    batch_deinit(&batch);
+    arena_deinit(&arena);
 }
 
 void exchange_group_init(struct exchange_group *group, const struct step_plan *plan,
@@ -144,25 +160,18 @@ void exchange_group_init(struct exchange_group *group, const struct step_plan *p
                                        ? step_plan_pool(plan, micro_batch->dp, micro_batch->index)
                                        : NULL;
     uint32_t sequences = pool != NULL ? plan->pool_shape.sequences : 1;
-    uint32_t sequence_rows[BALLAST_BOARD_RANKS_MAX];
     *group = (struct exchange_group){
         .ranks = sequences * plan->cp, .q_heads = q_heads, .kv_heads = kv_heads};
     group->begins = allocate(plan->document_count + 1, sizeof *group->begins);
-    group->homes = allocate(plan->fragment_count, sizeof *group->homes);
     memcpy(group->digest, plan->digest, sizeof group->digest);
     for (uint32_t i = 0; i < sequences; i++) {
-        sequence_rows[i] = group->rows;
-        group_add(group, plan,
-                  pool != NULL ? step_plan_micro_batch(plan, pool->dp_begin + i, micro_batch->index)
-                               : micro_batch,
-                  i);
-    }
-    if (pool != NULL) {
-        works_of_pool(group, plan, pool, sequence_rows);
-    } else if (micro_batch->choice.layout == LAYOUT_ULYSSES) {
-        works_by_heads(group);
-    } else {
-        works_at_home(group);
+        const struct micro_batch *m = pool != NULL ? step_plan_micro_batch(plan, pool->dp_begin + i,
+                                                                           micro_batch->index)
+                                                   : micro_batch;
+        group_add(group, plan, m, i);
+        for (uint32_t cp = 0; cp < plan->cp; cp++) {
+            group_rank_add(group, plan, pool, m, cp, i * plan->cp + cp);
+        }
     }
     group_reference(group);
 }
@@ -282,7 +291,7 @@ static void own_rows_fill(const struct rank *rank, const struct ballast_exchange
     for (uint32_t h = 0; h < g->home_count; h++) {
         const struct ballast_exchange_home *home = &g->homes[h];
         if (home->rank == rank->number) {
-            size_t row = g->begins[home->document] + home->start;
+            size_t row = g->begins[place_of(g, home->document)] + home->start;
             memcpy(to, all + row * heads * EXCHANGE_DIM, home->rows * own->row_bytes);
             to += home->rows * own->row_bytes;
         }
@@ -460,7 +469,7 @@ static void rank_compare(struct rank *rank, const char *name,
         if (home->rank != rank->number) {
             continue;
         }
-        size_t row = g->begins[home->document] + home->start;
+        size_t row = g->begins[place_of(g, home->document)] + home->start;
         for (size_t i = 0; i < home->rows * width && rank->fault[0] == 0; i++) {
             double got = value(own, own_row * width + i, is_float);
             double want = all[row * width + i];
@@ -512,8 +521,8 @@ static void *rank_run(void *argument) {
     struct ballast_attn_error error = {0, ""};
     struct ballast_exchange_options options = exchange_group_options(
         g, rank->number, rank->options->chunks, rank->options->keys);
-    struct ballast_transport *transport = rank->machine->open(rank->machine->context, rank->number,
-                                                              g->ranks);
+    struct ballast_exchange_transport *transport = rank->machine->open(rank->machine->context,
+                                                                       rank->number, g->ranks);
     if (ballast_exchange_create(&rank->exchange, &options, &error) == 0) {
         rank->sizes = ballast_exchange_sizes(rank->exchange);
         rank_tensors(rank);

@@ -17,7 +17,8 @@ struct exchange_group {
     uint32_t kv_heads;
     uint32_t rows; /* of all documents */
     uint32_t documents;
-    uint32_t *begins; /* of documents in rows, and rows */
+    uint32_t *begins;                         /* of documents in rows, and rows */
+    uint32_t firsts[BALLAST_BOARD_RANKS_MAX]; /* documents of each sequence */
     uint32_t own_rows[BALLAST_BOARD_RANKS_MAX];
     struct ballast_exchange_home *homes;
     uint32_t home_count;
@@ -50,7 +51,7 @@ struct ballast_exchange_options exchange_group_options(const struct exchange_gro
 
 /* What a rank's memory and transport are: on a board, or as another test makes them. */
 struct exchange_machine {
-    struct ballast_transport *(*open)(void *context, uint32_t rank, uint32_t ranks);
+    struct ballast_exchange_transport *(*open)(void *context, uint32_t rank, uint32_t ranks);
     int (*settle)(void *stream); /* NULL: nothing to wait for */
     void *(*stream)(void);       /* NULL: no streams */
     void *context;
