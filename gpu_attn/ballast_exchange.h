@@ -116,6 +116,8 @@ struct ballast_exchange_transfer {
     const uint64_t *receive_bytes;
 };
 
+#define BALLAST_COPIES_MAX 64u
+
 /* `rows` rows of `row_bytes`. */
 struct ballast_copy {
     void *to;
@@ -141,11 +143,12 @@ struct ballast_transport_operations {
     /* What `stream` gets from now on finds the oldest transfer in flight done, both ways. */
     int (*wait)(struct ballast_exchange_transport *transport, void *stream,
                 struct ballast_attn_error *error);
-    /* On the stream. add: to += from, floats. */
-    int (*copy)(struct ballast_exchange_transport *transport, const struct ballast_copy *copy,
-                void *stream, struct ballast_attn_error *error);
-    int (*add)(struct ballast_exchange_transport *transport, const struct ballast_copy *copy,
-               void *stream, struct ballast_attn_error *error);
+    /* On the stream, `count` of them, at most BALLAST_COPIES_MAX, that do not overlap; rows are
+     * multiples of 4 bytes. add: to += from, floats. */
+    int (*copy)(struct ballast_exchange_transport *transport, const struct ballast_copy *copies,
+                uint32_t count, void *stream, struct ballast_attn_error *error);
+    int (*add)(struct ballast_exchange_transport *transport, const struct ballast_copy *copies,
+               uint32_t count, void *stream, struct ballast_attn_error *error);
     void (*close)(struct ballast_exchange_transport *transport);
 };
 

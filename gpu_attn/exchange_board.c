@@ -403,23 +403,22 @@ static int board_gather(struct ballast_exchange_transport *transport, const void
     return 0;
 }
 
-static int board_copy(struct ballast_exchange_transport *transport, const struct ballast_copy *copy,
-                      void *stream, struct ballast_attn_error *error) {
+static int board_copy(struct ballast_exchange_transport *transport,
+                      const struct ballast_copy *copies, uint32_t count, void *stream,
+                      struct ballast_attn_error *error) {
     (void)transport;
     (void)stream;
     (void)error;
-    for (size_t row = 0; row < copy->rows; row++) {
-        memcpy((char *)copy->to + row * copy->to_stride,
-               (const char *)copy->from + row * copy->from_stride, copy->row_bytes);
+    for (const struct ballast_copy *copy = copies; copy < copies + count; copy++) {
+        for (size_t row = 0; row < copy->rows; row++) {
+            memcpy((char *)copy->to + row * copy->to_stride,
+                   (const char *)copy->from + row * copy->from_stride, copy->row_bytes);
+        }
     }
     return 0;
 }
 
-static int board_add(struct ballast_exchange_transport *transport, const struct ballast_copy *copy,
-                     void *stream, struct ballast_attn_error *error) {
-    (void)transport;
-    (void)stream;
-    (void)error;
+static void add_rows(const struct ballast_copy *copy) {
     for (size_t row = 0; row < copy->rows; row++) {
         float *to = (float *)(void *)((char *)copy->to + row * copy->to_stride);
         const float *from = (const float *)(const void *)((const char *)copy->from +
@@ -427,6 +426,17 @@ static int board_add(struct ballast_exchange_transport *transport, const struct 
         for (size_t i = 0; i < copy->row_bytes / sizeof(float); i++) {
             to[i] += from[i];
         }
+    }
+}
+
+static int board_add(struct ballast_exchange_transport *transport,
+                     const struct ballast_copy *copies, uint32_t count, void *stream,
+                     struct ballast_attn_error *error) {
+    (void)transport;
+    (void)stream;
+    (void)error;
+    for (uint32_t i = 0; i < count; i++) {
+        add_rows(&copies[i]);
     }
     return 0;
 }

@@ -3,8 +3,9 @@
  * NCCL and the driver are found by dlopen, by signatures written out here, so that neither is
  * needed to build. One stream carries all transfers, in the order of the calls, which is the same
  * on all ranks; events tie it to the caller's. A pair of ranks without bytes is left out by both
- * sides, which is legal for sends and receives. Runs are copied by the driver's 2-D copies; sums of
- * floats are one small kernel, in PTX, which every driver compiles for its chip. */
+ * sides, which is legal for sends and receives. Runs are copied and
+ * floats added by one small kernel, in PTX, which every driver compiles for its chip: many short
+ * runs a launch, for a batch of documents has thousands. */
 #include "gpu_attn/ballast_exchange.h"
 #include "gpu_attn/error.h"
 #include "gpu_attn/symbols.h"
@@ -19,36 +20,18 @@
 
 #define FLIGHTS     4u
 #define GATHER_MAX  64u
-#define ADD_THREADS 256u
-#define GRID_Y_MAX  65535u
+#define ROW_THREADS 256u
+#define BLOCKS_MAX  128u /* of a copy */
 
 enum {
     NCCL_UINT8 = 1, /* ncclUint8 */
     STREAM_NON_BLOCKING = 1,
     EVENT_NO_TIMING = 2,
-    MEMORY_DEVICE = 2, /* CU_MEMORYTYPE_DEVICE */
     CUDA_NOT_READY = 600,
 };
 
 struct nccl_id {
     char bytes[BALLAST_NCCL_ID_BYTES];
-};
-
-/* CUDA_MEMCPY2D. */
-struct copy_2d {
-    size_t from_x, from_y;
-    int from_type;
-    const void *from_host;
-    uint64_t from;
-    void *from_array;
-    size_t from_pitch;
-    size_t to_x, to_y;
-    int to_type;
-    void *to_host;
-    uint64_t to;
-    void *to_array;
-    size_t to_pitch;
-    size_t width_bytes, height;
 };
 
 struct nccl_library {
@@ -83,7 +66,6 @@ struct cuda_library {
     int (*free)(uint64_t memory);
     int (*copy_in)(uint64_t to, const void *from, size_t bytes, void *stream);
     int (*copy_out)(void *to, uint64_t from, size_t bytes, void *stream);
-    int (*copy_2d)(const struct copy_2d *copy, void *stream);
     int (*module_load)(void **module, const void *image);
     int (*module_unload)(void *module);
     int (*module_function)(void **function, void *module, const char *name);
@@ -119,61 +101,74 @@ static const struct attn_symbol cuda_symbols[] = {
     {"cuMemFree_v2", offsetof(struct cuda_library, free)},
     {"cuMemcpyHtoDAsync_v2", offsetof(struct cuda_library, copy_in)},
     {"cuMemcpyDtoHAsync_v2", offsetof(struct cuda_library, copy_out)},
-    {"cuMemcpy2DAsync_v2", offsetof(struct cuda_library, copy_2d)},
     {"cuModuleLoadData", offsetof(struct cuda_library, module_load)},
     {"cuModuleUnload", offsetof(struct cuda_library, module_unload)},
     {"cuModuleGetFunction", offsetof(struct cuda_library, module_function)},
     {"cuLaunchKernel", offsetof(struct cuda_library, launch)},
 };
 
-/* to[row][i] += from[row][i]: a column a thread, rows by blocks of y. Strides are bytes. */
-static const char add_ptx[] = ".version 6.4\n"
-                              ".target sm_70\n"
-                              ".address_size 64\n"
-                              ".visible .entry ballast_add(.param .u64 to, .param .u64 to_stride,\n"
-                              "    .param .u64 from, .param .u64 from_stride,\n"
-                              "    .param .u64 floats, .param .u64 rows)\n"
-                              "{\n"
-                              "    .reg .pred %p<3>;\n"
-                              "    .reg .b32 %r<7>;\n"
-                              "    .reg .b64 %d<14>;\n"
-                              "    .reg .f32 %f<3>;\n"
-                              "    ld.param.u64 %d1, [to];\n"
-                              "    ld.param.u64 %d2, [to_stride];\n"
-                              "    ld.param.u64 %d3, [from];\n"
-                              "    ld.param.u64 %d4, [from_stride];\n"
-                              "    ld.param.u64 %d5, [floats];\n"
-                              "    ld.param.u64 %d6, [rows];\n"
-                              "    cvta.to.global.u64 %d1, %d1;\n"
-                              "    cvta.to.global.u64 %d3, %d3;\n"
-                              "    mov.u32 %r1, %ctaid.x;\n"
-                              "    mov.u32 %r2, %ntid.x;\n"
-                              "    mov.u32 %r3, %tid.x;\n"
-                              "    mad.lo.u32 %r4, %r1, %r2, %r3;\n"
-                              "    cvt.u64.u32 %d7, %r4;\n"
-                              "    setp.ge.u64 %p1, %d7, %d5;\n"
-                              "    @%p1 bra done;\n"
-                              "    shl.b64 %d8, %d7, 2;\n"
-                              "    mov.u32 %r5, %ctaid.y;\n"
-                              "    mov.u32 %r6, %nctaid.y;\n"
-                              "    cvt.u64.u32 %d9, %r5;\n"
-                              "    cvt.u64.u32 %d10, %r6;\n"
-                              "next:\n"
-                              "    setp.ge.u64 %p2, %d9, %d6;\n"
-                              "    @%p2 bra done;\n"
-                              "    mad.lo.u64 %d11, %d9, %d2, %d1;\n"
-                              "    mad.lo.u64 %d12, %d9, %d4, %d3;\n"
-                              "    add.u64 %d11, %d11, %d8;\n"
-                              "    add.u64 %d12, %d12, %d8;\n"
-                              "    ld.global.f32 %f1, [%d11];\n"
-                              "    ld.global.f32 %f2, [%d12];\n"
-                              "    add.f32 %f1, %f1, %f2;\n"
-                              "    st.global.f32 [%d11], %f1;\n"
-                              "    add.u64 %d9, %d9, %d10;\n"
-                              "    bra next;\n"
-                              "done:\n"
-                              "    ret;\n"
-                              "}\n";
+_Static_assert(sizeof(struct ballast_copy) == 48 && BALLAST_COPIES_MAX == 64,
+               "as rows_ptx reads them");
+
+/* Of copy ctaid.y, words in turn over the blocks of x: to[row][i] = or += from[row][i]. Up to 64
+ * copies are the kernel's parameters, so one launch takes the place of as many, and nothing must
+ * outlive it. */
+static const char rows_ptx[] =
+    ".version 6.4\n"
+    ".target sm_70\n"
+    ".address_size 64\n"
+    ".visible .entry ballast_rows(.param .align 8 .b8 copies[3072], .param .u32 add)\n"
+    "{\n"
+    "    .reg .pred %p<3>;\n"
+    "    .reg .b32 %r<7>;\n"
+    "    .reg .b64 %d<17>;\n"
+    "    .reg .f32 %f<3>;\n"
+    "    mov.u32 %r1, %ctaid.y;\n"
+    "    mul.wide.u32 %d1, %r1, 48;\n"
+    "    mov.b64 %d2, copies;\n"
+    "    add.u64 %d1, %d1, %d2;\n"
+    "    ld.param.u64 %d3, [%d1];\n"
+    "    ld.param.u64 %d4, [%d1+8];\n"
+    "    ld.param.u64 %d5, [%d1+16];\n"
+    "    ld.param.u64 %d6, [%d1+24];\n"
+    "    ld.param.u64 %d7, [%d1+32];\n"
+    "    ld.param.u64 %d8, [%d1+40];\n"
+    "    ld.param.u32 %r2, [add];\n"
+    "    setp.eq.u32 %p1, %r2, 0;\n"
+    "    cvta.to.global.u64 %d3, %d3;\n"
+    "    cvta.to.global.u64 %d5, %d5;\n"
+    "    shr.u64 %d7, %d7, 2;\n"
+    "    mul.lo.u64 %d8, %d7, %d8;\n"
+    "    mov.u32 %r3, %ctaid.x;\n"
+    "    mov.u32 %r4, %ntid.x;\n"
+    "    mov.u32 %r5, %tid.x;\n"
+    "    mul.wide.u32 %d9, %r3, %r4;\n"
+    "    cvt.u64.u32 %d10, %r5;\n"
+    "    add.u64 %d9, %d9, %d10;\n"
+    "    mov.u32 %r6, %nctaid.x;\n"
+    "    mul.wide.u32 %d10, %r6, %r4;\n"
+    "next:\n"
+    "    setp.ge.u64 %p2, %d9, %d8;\n"
+    "    @%p2 bra done;\n"
+    "    div.u64 %d11, %d9, %d7;\n"
+    "    mul.lo.u64 %d12, %d11, %d7;\n"
+    "    sub.u64 %d12, %d9, %d12;\n"
+    "    shl.b64 %d12, %d12, 2;\n"
+    "    mad.lo.u64 %d13, %d11, %d4, %d3;\n"
+    "    add.u64 %d13, %d13, %d12;\n"
+    "    mad.lo.u64 %d14, %d11, %d6, %d5;\n"
+    "    add.u64 %d14, %d14, %d12;\n"
+    "    ld.global.f32 %f1, [%d14];\n"
+    "    @%p1 bra store;\n"
+    "    ld.global.f32 %f2, [%d13];\n"
+    "    add.f32 %f1, %f1, %f2;\n"
+    "store:\n"
+    "    st.global.f32 [%d13], %f1;\n"
+    "    add.u64 %d9, %d9, %d10;\n"
+    "    bra next;\n"
+    "done:\n"
+    "    ret;\n"
+    "}\n";
 
 struct nccl_transport {
     struct ballast_exchange_transport transport; /* first */
@@ -184,7 +179,7 @@ struct nccl_transport {
     void *ready[FLIGHTS]; /* the caller's stream has what is sent */
     void *done[FLIGHTS];
     void *module;
-    void *add;
+    void *rows;
     uint64_t gathered; /* device memory: mine, then all */
     uint64_t started;
     uint64_t waited;
@@ -368,37 +363,38 @@ static int nccl_gather(struct ballast_exchange_transport *transport, const void 
     return result != 0 ? result : stream_settle(t, doing, error);
 }
 
-static int nccl_copy(struct ballast_exchange_transport *transport, const struct ballast_copy *copy,
-                     void *stream, struct ballast_attn_error *error) {
+static int rows_launch(struct ballast_exchange_transport *transport,
+                       const struct ballast_copy *copies, uint32_t count, bool add, void *stream,
+                       struct ballast_attn_error *error) {
     struct nccl_transport *t = nccl_of(transport);
-    const struct copy_2d rows = {
-        .from_type = MEMORY_DEVICE,
-        .from = (uintptr_t)copy->from,
-        .from_pitch = copy->from_stride,
-        .to_type = MEMORY_DEVICE,
-        .to = (uintptr_t)copy->to,
-        .to_pitch = copy->to_stride,
-        .width_bytes = copy->row_bytes,
-        .height = copy->rows,
-    };
-    return cuda_check(t, t->cuda.copy_2d(&rows, stream), "copying rows", error);
+    struct ballast_copy listed[BALLAST_COPIES_MAX];
+    uint32_t adds = add;
+    size_t most = 0;
+    assert(count > 0 && count <= BALLAST_COPIES_MAX);
+    memset(listed, 0, sizeof listed);
+    for (uint32_t i = 0; i < count; i++) {
+        size_t words = copies[i].row_bytes / sizeof(float) * copies[i].rows;
+        assert(copies[i].row_bytes % sizeof(float) == 0);
+        listed[i] = copies[i];
+        most = words > most ? words : most;
+    }
+    size_t blocks = (most + ROW_THREADS - 1) / ROW_THREADS;
+    void *params[] = {listed, &adds};
+    return cuda_check(t,
+                      t->cuda.launch(t->rows, (unsigned)(blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX),
+                                     count, 1, ROW_THREADS, 1, 1, 0, stream, params, NULL),
+                      add ? "adding gradients" : "copying rows", error);
 }
 
-static int nccl_add(struct ballast_exchange_transport *transport, const struct ballast_copy *copy,
-                    void *stream, struct ballast_attn_error *error) {
-    struct nccl_transport *t = nccl_of(transport);
-    uint64_t to = (uintptr_t)copy->to;
-    uint64_t to_stride = copy->to_stride;
-    uint64_t from = (uintptr_t)copy->from;
-    uint64_t from_stride = copy->from_stride;
-    uint64_t floats = copy->row_bytes / sizeof(float);
-    uint64_t rows = copy->rows;
-    void *params[] = {&to, &to_stride, &from, &from_stride, &floats, &rows};
-    unsigned columns = (unsigned)((floats + ADD_THREADS - 1) / ADD_THREADS);
-    unsigned blocks = rows < GRID_Y_MAX ? (unsigned)rows : GRID_Y_MAX;
-    return cuda_check(
-        t, t->cuda.launch(t->add, columns, blocks, 1, ADD_THREADS, 1, 1, 0, stream, params, NULL),
-        "adding gradients", error);
+static int nccl_copy(struct ballast_exchange_transport *transport,
+                     const struct ballast_copy *copies, uint32_t count, void *stream,
+                     struct ballast_attn_error *error) {
+    return rows_launch(transport, copies, count, false, stream, error);
+}
+
+static int nccl_add(struct ballast_exchange_transport *transport, const struct ballast_copy *copies,
+                    uint32_t count, void *stream, struct ballast_attn_error *error) {
+    return rows_launch(transport, copies, count, true, stream, error);
 }
 
 /* Whatever was made of it. A communicator that failed is aborted: others may never come. */
@@ -445,8 +441,8 @@ static int device_objects(struct nccl_transport *t) {
         result = t->cuda.event_create(&t->ready[i], EVENT_NO_TIMING);
         result = result != 0 ? result : t->cuda.event_create(&t->done[i], EVENT_NO_TIMING);
     }
-    result = result != 0 ? result : t->cuda.module_load(&t->module, add_ptx);
-    result = result != 0 ? result : t->cuda.module_function(&t->add, t->module, "ballast_add");
+    result = result != 0 ? result : t->cuda.module_load(&t->module, rows_ptx);
+    result = result != 0 ? result : t->cuda.module_function(&t->rows, t->module, "ballast_rows");
     return result != 0 ? result
                        : t->cuda.alloc(&t->gathered, GATHER_MAX * ((size_t)t->transport.ranks + 1));
 }

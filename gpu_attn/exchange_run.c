@@ -244,12 +244,31 @@ static uint32_t runs_of(const struct exchange_runs *list, uint32_t peer) {
     return low;
 }
 
-static int copy_or_add(const struct ballast_exchange_call *call, const struct lane *lane,
-                       bool arrives, const struct ballast_copy *copy,
-                       struct ballast_attn_error *error) {
+/* Copies that go together, as many as the transport takes. */
+struct batch {
+    const struct ballast_exchange_call *call;
+    bool add;
+    uint32_t count;
+    struct ballast_copy copies[BALLAST_COPIES_MAX];
+};
+
+static int batch_flush(struct batch *batch, struct ballast_attn_error *error) {
+    const struct ballast_exchange_call *call = batch->call;
     const struct ballast_transport_operations *operations = call->transport->operations;
-    return arrives && lane->add ? operations->add(call->transport, copy, call->stream, error)
-                                : operations->copy(call->transport, copy, call->stream, error);
+    uint32_t count = batch->count;
+    batch->count = 0;
+    if (count == 0) {
+        return 0;
+    }
+    return batch->add
+               ? operations->add(call->transport, batch->copies, count, call->stream, error)
+               : operations->copy(call->transport, batch->copies, count, call->stream, error);
+}
+
+static int batch_append(struct batch *batch, struct ballast_copy copy,
+                        struct ballast_attn_error *error) {
+    batch->copies[batch->count++] = copy;
+    return batch->count < BALLAST_COPIES_MAX ? 0 : batch_flush(batch, error);
 }
 
 /* Between the runs of a lane with one peer and staging, which moves on. */
@@ -258,6 +277,7 @@ static int lane_stage(const struct bundle *bundle, const struct ballast_exchange
                       struct ballast_attn_error *error) {
     const struct exchange_runs *list = arrives ? lane->receive : lane->send;
     const struct ballast_exchange_tensor *tensor = arrives ? &lane->to : &lane->from;
+    struct batch batch = {.call = call, .add = arrives && lane->add};
     int result = 0;
     for (uint32_t r = runs_of(list, peer);
          result == 0 && r < list->count && list->runs[r].peer == peer; r++) {
@@ -276,10 +296,10 @@ static int lane_stage(const struct bundle *bundle, const struct ballast_exchange
             .row_bytes = bytes,
             .rows = run->rows,
         };
-        result = copy_or_add(call, lane, arrives, &copy, error);
+        result = batch_append(&batch, copy, error);
         *staging += bytes * run->rows;
     }
-    return result;
+    return result != 0 ? result : batch_flush(&batch, error);
 }
 
 /* The runs of a lane from this rank to itself. */
@@ -287,6 +307,7 @@ static int lane_keep(const struct bundle *bundle, const struct ballast_exchange_
                      const struct lane *lane, struct ballast_attn_error *error) {
     uint32_t rank = bundle->exchange->rank;
     uint32_t from = runs_of(lane->send, rank);
+    struct batch batch = {.call = call, .add = lane->add};
     int result = 0;
     for (uint32_t r = runs_of(lane->receive, rank);
          result == 0 && r < lane->receive->count && lane->receive->runs[r].peer == rank; r++) {
@@ -302,10 +323,10 @@ static int lane_keep(const struct bundle *bundle, const struct ballast_exchange_
             .rows = run->rows,
         };
         if (copy.row_bytes > 0) {
-            result = copy_or_add(call, lane, true, &copy, error);
+            result = batch_append(&batch, copy, error);
         }
     }
-    return result;
+    return result != 0 ? result : batch_flush(&batch, error);
 }
 
 /* Between all runs of one side and staging. */

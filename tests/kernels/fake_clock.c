@@ -178,7 +178,7 @@ int cuModuleUnload(void *module) {
 /* A function is its name. */
 int cuModuleGetFunction(void **out, void *module, const char *name) {
     static const char *const names[] = {"forward",  "rows",   "backward_queries",
-                                        "backward", "finish", "ballast_add"};
+                                        "backward", "finish", "ballast_rows"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strstr(name, names[i]) != NULL) {
             *out = (void *)(uintptr_t)names[i];
