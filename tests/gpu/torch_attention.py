@@ -12,7 +12,8 @@ here = os.path.dirname(os.path.abspath(__file__))
 for folder in (here, os.path.join(here, "..", "..", "client", "python")):
     sys.path.insert(0, folder)
 from ballast.attention import Plan, attention  # noqa: E402
-from ballast.batch import Fragment, Layout, Shard  # noqa: E402
+from ballast import Layout  # noqa: E402
+from ballast.plan import Fragment, Shard  # noqa: E402
 
 HEADS, KV_HEADS, WIDTH, ROWS = 32, 4, 128, 16384
 

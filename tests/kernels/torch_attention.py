@@ -21,7 +21,8 @@ os.environ.update(BALLAST_ATTN_LIBRARY=sys.argv[2], BALLAST_ATTN_ON_CPU="1")
 ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL).fake_cuda_reset()
 
 from ballast import attention as ba  # noqa: E402
-from ballast.batch import Fragment, Layout, Shard  # noqa: E402
+from ballast import Layout  # noqa: E402
+from ballast.plan import Fragment, Shard  # noqa: E402
 from ballast.errors import InvalidArgument, Unavailable, Unsupported  # noqa: E402
 
 torch.set_num_threads(1)
