@@ -365,15 +365,3 @@ void landing_read(struct landing *landing, struct read_extent *extent) {
                        (off_t)landing_offset(landing));
     } while (landing_advance(landing, bytes < 0 ? -errno : bytes));
 }
-
-int reader_thread_start(pthread_t *thread, const char *name, void *(*body)(void *), void *context) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(thread, NULL, body, context);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (rc == 0) {
-        pthread_setname_np(*thread, name);
-    }
-    return -rc;
-}

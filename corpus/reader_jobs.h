@@ -96,7 +96,4 @@ void landing_read(struct landing *landing, struct read_extent *extent);
 /* All extents have their results: sets the job's and calls `complete`. */
 void read_job_conclude(struct read_job *job);
 
-/* Starts a thread that no signal is delivered to. 0 or negative errno. */
-int reader_thread_start(pthread_t *thread, const char *name, void *(*body)(void *), void *context);
-
 #endif

@@ -4,6 +4,7 @@
  * many small documents do not fight over the lock, single ones towards the end, so that all threads
  * finish together. Not faster than io_uring anywhere; the same bytes everywhere. */
 #include "corpus/reader_jobs.h"
+#include "corpus/thread.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,7 @@ static void *pool_thread(void *context) {
     struct pool_reader *pool = context;
     struct landing landing = {0};
     struct read_piece piece;
+    thread_begin("ballast-pread", THREAD_BACKGROUND);
     while (reader_jobs_take(&pool->jobs, POOL_PIECE_EXTENTS_MAX, pool->share, true, &piece)) {
         pool_read_piece(&pool->jobs, &landing, &piece);
     }
@@ -76,8 +78,7 @@ int reader_pool_open(const struct reader_options *options, struct reader **out,
         .ops = &pool_ops, .backend = "pread", .event_fd = pool->jobs.event_fd};
     pool->share = 2 * options->threads;
     while (pool->thread_count < options->threads) {
-        rc = reader_thread_start(&pool->threads[pool->thread_count], "ballast-pread", pool_thread,
-                                 pool);
+        rc = thread_start(&pool->threads[pool->thread_count], pool_thread, pool);
         if (rc < 0) {
             error_set(error, rc, "thread %u of %u of the reader: %s; lower reader.threads",
                       pool->thread_count + 1, options->threads, strerror(-rc));

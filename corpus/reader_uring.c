@@ -15,6 +15,7 @@
  * goes on a little slower. Not used: SQPOLL (burns a core), IOSQE_ASYNC except after EAGAIN (2.5
  * times the CPU). Kernels: from 5.10 on; what is newer is tried and done without. */
 #include "corpus/reader_jobs.h"
+#include "corpus/thread.h"
 
 #include <assert.h>
 #include <liburing.h>
@@ -309,6 +310,7 @@ static void uring_serve(struct uring_ring *ring) {
 
 static void *uring_thread(void *context) {
     struct uring_ring *ring = context;
+    thread_begin("ballast-uring", THREAD_BACKGROUND);
     int rc = uring_start(ring, &ring->start_error);
     sem_post(&ring->started);
     if (rc == 0) {
@@ -382,7 +384,7 @@ static int ring_reserve(struct uring_ring *ring, struct error *error) {
 }
 
 static int ring_launch(struct uring_ring *ring, struct error *error) {
-    int rc = reader_thread_start(&ring->thread, "ballast-uring", uring_thread, ring);
+    int rc = thread_start(&ring->thread, uring_thread, ring);
     if (rc < 0) {
         return error_set(error, rc, "thread of the reader: %s", strerror(-rc));
     }

@@ -1,10 +1,10 @@
 /* ahead: see ahead.h. */
 #include "daemon/ahead.h"
 
+#include "corpus/thread.h"
 #include "daemon/clock.h"
 #include "daemon/failpoint.h"
 #include "daemon/heartbeat.h"
-#include "daemon/thread.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -251,6 +251,7 @@ static void ahead_work(struct ahead *ahead, struct ahead_result *result) {
 
 static void *ahead_run(void *argument) {
     struct ahead *ahead = argument;
+    thread_begin("ballast-plan", THREAD_BACKGROUND);
     (void)pthread_mutex_lock(&ahead->mutex);
     while (!ahead->stopping) {
         if (ahead->restart == NULL && ahead->wishes == NULL && !ahead_may_plan(ahead)) {

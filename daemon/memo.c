@@ -1,10 +1,10 @@
 /* memo: see memo.h. */
 #include "daemon/memo.h"
 
+#include "corpus/thread.h"
 #include "daemon/clock.h"
 #include "daemon/failpoint.h"
 #include "daemon/heartbeat.h"
-#include "daemon/thread.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -467,6 +467,7 @@ static void memo_rest(struct memo *memo) {
 
 static void *memo_run(void *argument) {
     struct memo *memo = argument;
+    thread_begin("ballast-store", THREAD_PROMPT);
     (void)pthread_mutex_lock(&memo->mutex);
     while (memo_lives(memo)) {
         if (memo->progress.failed || !memo_busy(memo)) {

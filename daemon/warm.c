@@ -1,12 +1,12 @@
 /* warm: see warm.h. */
 #include "daemon/warm.h"
 
+#include "corpus/thread.h"
 #include "daemon/daemon.h"
 #include "daemon/failpoint.h"
 #include "daemon/job.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
-#include "daemon/thread.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
