@@ -1,7 +1,7 @@
 /* packed: the wire bytes of micro-batches that were sent lately.
  *
- * All ranks of a replica are sent the same plan of a micro-batch, so it is packed for the first of
- * them and copied for the others. The least recently used one goes when PACKED_ENTRIES or
+ * All ranks of a replica are sent the same plan of a micro-batch, so it is packed once, before the
+ * first of them asks, and copied for each. The least recently used one goes when PACKED_ENTRIES or
  * PACKED_BYTES are reached; a rank far behind then has it packed again. Loop thread only. */
 #ifndef BALLAST_DAEMON_PACKED_H
 #define BALLAST_DAEMON_PACKED_H

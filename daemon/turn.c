@@ -371,7 +371,29 @@ static void turn_phase(struct daemon *daemon) {
     }
 }
 
+/* Packs what each replica is sent next, now that nobody waits for it. */
+static void turn_pack_ahead(struct daemon *daemon) {
+    const struct roster *roster = &daemon->roster;
+    for (uint32_t replica = 0; replica < daemon->slab.replicas; replica++) {
+        uint64_t position = 0;
+        size_t count;
+        bool known = roster_fastest(roster, replica, &position);
+        uint64_t step = roster_step_of(roster, position);
+        const struct planned *planned = known ? plans_find(&daemon->plans, step) : NULL;
+        if (planned != NULL) {
+            const struct rank_place *place =
+                &roster->members[replica * roster->replica_members].place;
+            uint32_t first = place->dp * roster_micro_batches(roster, step);
+            uint32_t index = (uint32_t)(position - roster_place(roster, step, 0));
+            arena_reset(&daemon->arena);
+            (void)packed_find(&daemon->packed, planned->plan, first + index, &daemon->arena,
+                              &count);
+        }
+    }
+}
+
 void turn_run(struct daemon *daemon) {
+    bool worked = daemon->dirty;
     while (daemon->dirty) {
         uint64_t now_ns = uv_hrtime();
         daemon->dirty = false;
@@ -390,6 +412,9 @@ void turn_run(struct daemon *daemon) {
         if (daemon->stopping) {
             turn_stop(daemon, now_ns);
         }
+    }
+    if (worked && !daemon->stopping) {
+        turn_pack_ahead(daemon);
     }
 }
 
