@@ -2,12 +2,14 @@
  *
  *     handover_bench [--json] [--smoke]
  *
- * A real daemon, eight ranks of one context-parallel group in processes of their own, one credit
- * each: from a rank's release of a micro-batch until it has the next, which is in the slab by then.
- * The peer is the least that this can be, a byte over a socket and back between as many processes
- * that think as long. Then ranks with the usual credits, over many steps: how long they wait, and
- * what the daemon costs a node. The tokens are read by pool threads here, so that the loop's CPU is
- * that of the hand-over. */
+ * A real daemon and eight ranks of one context-parallel group in processes of their own, more of
+ * them than this machine may have cores. With the usual credits a batch lies in the socket before
+ * its rank asks: what ballast_next takes then is the hand-over that a trainer sees. With one credit
+ * it is a round trip, from the release of a micro-batch until the next, which is in the slab. The
+ * peer is the least that a round trip can be, 16 bytes over a socket and 64 back; each rank makes
+ * one in the middle of its thinking, so both meet the same scheduler, the same readers and the same
+ * other work. Then ranks over many steps: how long they wait, and what the daemon costs a node. The
+ * tokens are read by pool threads here, so that the loop's CPU is that of the hand-over. */
 #include "client/ballast.h"
 #include "tests/bench/figure.h"
 #include "tests/bench/live.h"
@@ -35,6 +37,9 @@
 #define LONGEST        1048576u
 #define LARGE_WINDOW   8388608u /* tokens: 16 MB */
 #define LOOP_S_PER_GB  0.02
+#define NEXT_P50_US    60.0
+#define NEXT_P99_US    2000.0
+#define ROUND_RATIO    3.0 /* of the slowest in a hundred, which are the scheduler's */
 #define WAIT_P99_US    1000.0
 #define NODE_STEP_S    3.0
 #define NODE_STEPS     10
@@ -45,9 +50,14 @@
 struct shared {
     pthread_barrier_t barrier; /* the ranks and the parent */
     pthread_barrier_t step;    /* the ranks: they train together, so none runs away */
-    uint64_t count[RANKS];
-    float us[RANKS][SAMPLES_MAX];
+    struct samples {
+        uint64_t count[RANKS];
+        float us[RANKS][SAMPLES_MAX];
+    } ours, peer;
 };
+
+/* What of a batch is noted. */
+enum noted { NOTED_WAIT, NOTED_NEXT, NOTED_ROUND };
 
 struct shape {
     uint32_t batches; /* of a turn */
@@ -55,6 +65,7 @@ struct shape {
     uint32_t think_us; /* for each batch */
     uint32_t pause_us; /* after each step */
     uint32_t cp;       /* ranks of a replica */
+    enum noted noted;  /* but for waits, beside the peer */
 };
 
 struct bench {
@@ -84,10 +95,10 @@ static void meet(struct bench *bench) {
     (void)pthread_barrier_wait(&bench->shared->barrier);
 }
 
-static void note(struct bench *bench, uint32_t rank, double us) {
-    uint64_t at = bench->shared->count[rank]++;
+static void note(struct samples *samples, uint32_t rank, double us) {
+    uint64_t at = samples->count[rank]++;
     assert(at < SAMPLES_MAX);
-    bench->shared->us[rank][at] = (float)us;
+    samples->us[rank][at] = (float)us;
 }
 
 /* Ranks */
@@ -111,13 +122,32 @@ static struct ballast *rank_open(const struct bench *bench, uint32_t rank) {
     return client;
 }
 
-/* With one credit what is noted is the hand-over: from the release to the next batch of the step.
- * Else it is the time that the rank waited. */
+static void rank_ask_peer(struct bench *bench, uint32_t rank) {
+    char message[64] = {0};
+    double begin_us = now_us();
+    ssize_t sent = write(bench->peers[rank][0], message, 16);
+    ssize_t got = read(bench->peers[rank][0], message, sizeof message);
+    assert(sent == 16 && got == (ssize_t)sizeof message);
+    note(&bench->shared->peer, rank, now_us() - begin_us);
+}
+
+static void rank_think(struct bench *bench, uint32_t rank) {
+    if (bench->shape.noted == NOTED_WAIT) {
+        think(bench->shape.think_us);
+        return;
+    }
+    think(bench->shape.think_us / 2);
+    rank_ask_peer(bench, rank);
+    think(bench->shape.think_us / 2);
+}
+
+/* The first batch of a step makes no round: what it comes after is a commit. */
 static void rank_turn(struct bench *bench, uint32_t rank, struct ballast *client) {
     const struct ballast_batch *batch;
+    struct samples *ours = &bench->shared->ours;
     double released_us = 0;
-    bool alone = bench->shape.credits == 1;
     for (uint32_t taken = 0; taken < bench->shape.batches;) {
+        double begin_us = now_us();
         int event = ballast_next(client, -1, &batch);
         rank_must(client, event);
         if (event == BALLAST_END_OF_STEP) {
@@ -127,26 +157,16 @@ static void rank_turn(struct bench *bench, uint32_t rank, struct ballast *client
             released_us = 0;
             continue;
         }
-        double us = now_us() - released_us;
-        if (!alone || released_us > 0) {
-            note(bench, rank, alone ? us : (double)batch->waited_us);
+        double now = now_us();
+        if (bench->shape.noted == NOTED_WAIT) {
+            note(ours, rank, (double)batch->waited_us);
+        } else if (released_us > 0) {
+            note(ours, rank, now - (bench->shape.noted == NOTED_NEXT ? begin_us : released_us));
         }
         taken++;
-        think(bench->shape.think_us);
+        rank_think(bench, rank);
         released_us = now_us();
         rank_must(client, ballast_release(client, batch));
-    }
-}
-
-static void rank_prototype(struct bench *bench, uint32_t rank) {
-    char message[64] = {0};
-    for (uint32_t i = 0; i < bench->shape.batches; i++) {
-        think(bench->shape.think_us);
-        double begin_us = now_us();
-        ssize_t sent = write(bench->peers[rank][0], message, 16);
-        ssize_t got = read(bench->peers[rank][0], message, sizeof message);
-        assert(sent == 16 && got == (ssize_t)sizeof message);
-        note(bench, rank, now_us() - begin_us);
     }
 }
 
@@ -156,11 +176,6 @@ static void rank_run(struct bench *bench, uint32_t rank) {
         meet(bench);
         rank_turn(bench, rank, client);
         meet(bench);
-        if (bench->shape.credits == 1) {
-            meet(bench);
-            rank_prototype(bench, rank);
-            meet(bench);
-        }
     }
     ballast_close(client);
     _exit(EXIT_SUCCESS);
@@ -236,26 +251,33 @@ static int compare_floats(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static uint32_t bench_sort(struct bench *bench, float *all) {
+struct quantiles {
+    double p50_us, p99_us;
+};
+
+static struct quantiles samples_judge(const struct samples *samples) {
+    static float all[RANKS * SAMPLES_MAX];
     uint32_t count = 0;
     for (uint32_t i = 0; i < RANKS; i++) {
-        memcpy(all + count, bench->shared->us[i], bench->shared->count[i] * sizeof *all);
-        count += (uint32_t)bench->shared->count[i];
+        memcpy(all + count, samples->us[i], samples->count[i] * sizeof *all);
+        count += (uint32_t)samples->count[i];
     }
     qsort(all, count, sizeof *all, compare_floats);
-    return count;
+    return count == 0 ? (struct quantiles){0}
+                      : (struct quantiles){.p50_us = (double)all[count / 2],
+                                           .p99_us = (double)all[(count - 1) * 99ull / 100]};
 }
 
 struct outcome {
-    double p50_us, p99_us;
+    struct quantiles ours, peer;
     double loop_s, daemon_s; /* CPU of the daemon */
     double wall_s;
 };
 
 static struct outcome bench_turn(struct bench *bench) {
-    static float all[RANKS * SAMPLES_MAX];
     struct outcome outcome;
-    memset(bench->shared->count, 0, sizeof bench->shared->count);
+    memset(bench->shared->ours.count, 0, sizeof bench->shared->ours.count);
+    memset(bench->shared->peer.count, 0, sizeof bench->shared->peer.count);
     uint64_t loop_ns = live_loop_cpu_ns(&bench->live), cpu_ns = live_cpu_ns(&bench->live);
     double begin_us = now_us();
     meet(bench);
@@ -263,10 +285,8 @@ static struct outcome bench_turn(struct bench *bench) {
     outcome.wall_s = (now_us() - begin_us) / 1e6;
     outcome.loop_s = (double)(live_loop_cpu_ns(&bench->live) - loop_ns) / 1e9;
     outcome.daemon_s = (double)(live_cpu_ns(&bench->live) - cpu_ns) / 1e9;
-    uint32_t count = bench_sort(bench, all);
-    assert(count > 0);
-    outcome.p50_us = (double)all[count / 2];
-    outcome.p99_us = (double)all[(count - 1) * 99ull / 100];
+    outcome.ours = samples_judge(&bench->shared->ours);
+    outcome.peer = samples_judge(&bench->shared->peer);
     return outcome;
 }
 
@@ -278,43 +298,67 @@ static void bench_start(struct bench *bench, const char *plan) {
     live_start(&bench->live, config);
 }
 
-/* A micro-batch of 16 MB for all ranks, of documents about so long; the more there are, the more
- * there is to say of them. Judged for the long ones that such windows are for. */
-static void bench_handover(struct figures *figures, struct bench *bench, const char *subject,
-                           uint32_t median) {
-    const struct shape shape = {
-        .batches = figures->smoke ? 4 : 64, .credits = 1, .think_us = 20000, .cp = RANKS};
-    bool judged = median == LONG_MEDIAN;
+/* The turns of one shape, as figures: ours, and where a round trip is noted, beside the peer. */
+static void bench_turns(struct figures *figures, struct bench *bench, const struct shape *shape,
+                        const char *subject, bool judged) {
     uint32_t turns = figures->smoke ? 1 : TURNS;
     double p50_us[TURNS], p99_us[TURNS], peer_p50_us[TURNS], peer_p99_us[TURNS], loop[TURNS];
-    char plan[256];
+    double gigabytes = 2.0 * LARGE_WINDOW * shape->batches / 1e9;
+    bool round = shape->noted == NOTED_ROUND;
+    enum figure_rule rule = judged ? FIGURE_AT_MOST : FIGURE_REPORTED;
+    bench_begin(bench, shape, turns);
+    for (uint32_t turn = 0; turn < turns; turn++) {
+        struct outcome outcome = bench_turn(bench);
+        p50_us[turn] = outcome.ours.p50_us, p99_us[turn] = outcome.ours.p99_us;
+        peer_p50_us[turn] = outcome.peer.p50_us, peer_p99_us[turn] = outcome.peer.p99_us;
+        loop[turn] = outcome.loop_s / gigabytes;
+    }
+    bench_end(bench);
+    struct figure figure = {.subject = subject, .unit = "us", .rule = rule, .peer = "socket"};
+    if (round) {
+        figure.rule = FIGURE_REPORTED;
+        figure.name = "round trip p50";
+        figures_add_turns(figures, &figure, p50_us, peer_p50_us, turns);
+        figure.rule = rule, figure.limit = ROUND_RATIO;
+        figure.name = "round trip p99";
+        figures_add_turns(figures, &figure, p99_us, peer_p99_us, turns);
+    } else {
+        figure.peer = NULL;
+        figure.name = "hand-over p50";
+        figure.value = figure_median(p50_us, turns), figure.limit = NEXT_P50_US;
+        figures_add(figures, &figure);
+        figure.name = "hand-over p99";
+        figure.value = figure_median(p99_us, turns), figure.limit = NEXT_P99_US;
+        figures_add(figures, &figure);
+    }
+    figures_add(figures, &(struct figure){.subject = subject,
+                                          .name = "loop's CPU",
+                                          .unit = "s/GB",
+                                          .value = figure_median(loop, turns),
+                                          .rule = rule,
+                                          .limit = LOOP_S_PER_GB});
+}
+
+/* A micro-batch of 16 MB for all ranks, of documents about so long; the more there are, the more
+ * there is to say of them. Judged for the long ones that such windows are for. */
+static void bench_handover(struct figures *figures, struct bench *bench, uint32_t median) {
+    bool judged = median == LONG_MEDIAN;
+    const char *documents = judged ? "long documents" : "short documents";
+    char plan[256], subject[64];
+    struct shape shape = {.batches = figures->smoke ? 4 : 64, .think_us = 20000, .cp = RANKS};
     (void)snprintf(plan, sizeof plan,
                    "[plan]\nwindow = %u\nmicro_batches = 16\ntokens_max = 1w\n[parallel]\ncp = 8\n"
                    "[daemon]\nahead_steps = 1\n[slab]\nslots = 20\n",
                    figures->smoke ? 65536 : LARGE_WINDOW);
     live_write_corpus(&bench->live, figures->smoke ? 1u << 20 : 1u << 27, median, LONGEST);
     bench_start(bench, plan);
-    bench_begin(bench, &shape, turns);
-    double gigabytes = 2.0 * LARGE_WINDOW * shape.batches / 1e9;
-    for (uint32_t turn = 0; turn < turns; turn++) {
-        struct outcome ours = bench_turn(bench), peer = bench_turn(bench);
-        p50_us[turn] = ours.p50_us, p99_us[turn] = ours.p99_us;
-        peer_p50_us[turn] = peer.p50_us, peer_p99_us[turn] = peer.p99_us;
-        loop[turn] = ours.loop_s / gigabytes;
-    }
-    bench_end(bench);
+    (void)snprintf(subject, sizeof subject, "16 MB, %s", documents);
+    shape.noted = NOTED_NEXT, shape.credits = 4;
+    bench_turns(figures, bench, &shape, subject, judged);
+    (void)snprintf(subject, sizeof subject, "16 MB, %s, 1 credit", documents);
+    shape.noted = NOTED_ROUND, shape.credits = 1;
+    bench_turns(figures, bench, &shape, subject, judged);
     live_stop(&bench->live);
-    struct figure figure = {.subject = subject, .unit = "us", .peer = "socket"};
-    figure.name = "hand-over p50";
-    figures_add_turns(figures, &figure, p50_us, peer_p50_us, turns);
-    figure.name = "hand-over p99";
-    figures_add_turns(figures, &figure, p99_us, peer_p99_us, turns);
-    figures_add(figures, &(struct figure){.subject = subject,
-                                          .name = "loop's CPU",
-                                          .unit = "s/GB",
-                                          .value = figure_median(loop, turns),
-                                          .rule = judged ? FIGURE_AT_MOST : FIGURE_REPORTED,
-                                          .limit = LOOP_S_PER_GB});
 }
 
 /* Ranks that think 20 ms a step, as many steps as a figure of one in a hundred wants. */
@@ -330,10 +374,10 @@ static void bench_steady(struct figures *figures, struct bench *bench) {
     live_stop(&bench->live);
     struct figure figure = {.subject = "thinking 20 ms a step", .unit = "us"};
     figure.name = "wait p50";
-    figure.value = outcome.p50_us;
+    figure.value = outcome.ours.p50_us;
     figures_add(figures, &figure);
     figure.name = "wait p99";
-    figure.value = outcome.p99_us;
+    figure.value = outcome.ours.p99_us;
     figure.rule = FIGURE_AT_MOST;
     figure.limit = WAIT_P99_US;
     figures_add(figures, &figure);
@@ -370,8 +414,8 @@ int main(int argc, char **argv) {
     assert(bench.shared != MAP_FAILED);
     live_open(&bench.live);
 
-    bench_handover(&figures, &bench, "16 MB, long documents", LONG_MEDIAN);
-    bench_handover(&figures, &bench, "16 MB, short documents", SHORT_MEDIAN);
+    bench_handover(&figures, &bench, LONG_MEDIAN);
+    bench_handover(&figures, &bench, SHORT_MEDIAN);
     bench_steady(&figures, &bench);
     bench_node(&figures, &bench);
     live_close(&bench.live);
