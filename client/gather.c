@@ -4,19 +4,29 @@
 
 #include <string.h>
 
-static void gather_u16_as_i32(const uint16_t *restrict in, int32_t *restrict out, uint64_t count) {
+/* For the widest vectors that the processor has, chosen when the program is loaded. */
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
+#define GATHER_WIDEST __attribute__((target_clones("avx2", "default")))
+#else
+#define GATHER_WIDEST
+#endif
+
+GATHER_WIDEST static void gather_u16_as_i32(const uint16_t *restrict in, int32_t *restrict out,
+                                            uint64_t count) {
     for (uint64_t i = 0; i < count; i++) {
         out[i] = in[i];
     }
 }
 
-static void gather_u16_as_i64(const uint16_t *restrict in, int64_t *restrict out, uint64_t count) {
+GATHER_WIDEST static void gather_u16_as_i64(const uint16_t *restrict in, int64_t *restrict out,
+                                            uint64_t count) {
     for (uint64_t i = 0; i < count; i++) {
         out[i] = in[i];
     }
 }
 
-static void gather_u32_as_i64(const uint32_t *restrict in, int64_t *restrict out, uint64_t count) {
+GATHER_WIDEST static void gather_u32_as_i64(const uint32_t *restrict in, int64_t *restrict out,
+                                            uint64_t count) {
     for (uint64_t i = 0; i < count; i++) {
         out[i] = in[i];
     }
