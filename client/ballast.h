@@ -101,12 +101,25 @@ struct ballast_options {
     const char *tls_certificate, *tls_key; /* PEM, of this side */
     const char *tls_ca;                    /* PEM, of who signs the daemon's */
     const char *tls_name; /* whom the daemon's must be for; NULL or "": the host of the address */
+    /* Where tokens are shared: told of the daemon's memory, once for each mapping and so at every
+     * connect, before a batch of it is given out; and before it is unmapped, once no batch is held
+     * that lies in it. A CUDA trainer registers it there (cudaHostRegister with
+     * cudaHostRegisterReadOnly), and copies from it without staging. `map` returns 0; anything else
+     * fails ballast_open or ballast_next with -ECANCELED, naming the number. They must not call
+     * this client. NULL (default): nobody is told. */
+    int (*map)(void *context, const void *address, size_t bytes);
+    void (*unmap)(void *context, const void *address, size_t bytes);
+    void *map_context;
+    uint32_t prefault; /* 1: the page tables of that memory are filled when it is mapped, before
+                          `map` is told, so that no gather takes a page fault; some 50 ms a GB,
+                          and nothing on kernels before 5.14. Default 0 */
 };
 #define BALLAST_OPTIONS_INIT                                                                       \
     {                                                                                              \
         sizeof(struct ballast_options), NULL, 0, 0, 0, 0,                                          \
             BALLAST_PART_TOKENS | BALLAST_PART_LABELS, 4, 30000, NULL, NULL, UINT64_MAX, 0,        \
-            BALLAST_TRANSPORT_AUTO, NULL, NULL, 2000, NULL, NULL, NULL, NULL, NULL                 \
+            BALLAST_TRANSPORT_AUTO, NULL, NULL, 2000, NULL, NULL, NULL, NULL, NULL, NULL, NULL,    \
+            NULL, 0                                                                                \
     }
 
 /* What the daemon says of the job. */

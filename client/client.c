@@ -73,6 +73,10 @@ static int client_link_options(const struct ballast_options *options, struct lin
         .waiting = options->waiting,
         .waiting_context = options->waiting_context,
         .waiting_after_ms = options->waiting_after_ms,
+        .mapping = {.map = options->map,
+                    .unmap = options->unmap,
+                    .context = options->map_context,
+                    .prefault = options->prefault != 0},
     };
     if (strlen(address) >= sizeof out->address) {
         return error_set(error, -ENAMETOOLONG, "socket %s has %zu bytes, at most %zu fit", address,

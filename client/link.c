@@ -303,7 +303,8 @@ static int link_map(struct link *link, int64_t until_ns, struct error *error) {
     if (code <= 0) {
         return code;
     }
-    code = mapping_receive(link->data_fd, link->slab_bytes, &link->mapping, error);
+    code = mapping_receive(link->data_fd, link->slab_bytes, &link->options.mapping, &link->mapping,
+                           error);
     if (code != 1) {
         return code;
     }

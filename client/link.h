@@ -36,6 +36,7 @@ struct link_options {
     void (*waiting)(void *context, const char *sentence); /* NULL: nobody is told */
     void *waiting_context;
     int waiting_after_ms;
+    struct mapping_options mapping;
 };
 
 /* What the next greeting claims: the first step whose commit was not acknowledged to this rank, in

@@ -16,10 +16,16 @@
 #define MAPPING_SEALS   (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
 #define MAPPING_FDS_MAX 4u
 
+#ifndef MADV_POPULATE_READ /* since glibc 2.35 */
+#define MADV_POPULATE_READ 22
+#endif
+
 struct mapping {
     const uint8_t *base;
     uint64_t bytes;
     uint32_t references;
+    struct mapping_options options;
+    pid_t told; /* the process whose options.map had it, 0 none */
 };
 
 int mapping_ask(const char *path, const uint8_t token[MAPPING_TOKEN_BYTES], int *fd,
@@ -67,7 +73,32 @@ static int mapping_descriptor(struct msghdr *message) {
     return -1;
 }
 
-static int mapping_map(int memory_fd, uint64_t bytes, struct mapping **out, struct error *error) {
+/* Tells the caller; what a forked child unmaps was never told there. */
+static int mapping_tell(struct mapping *mapping, struct error *error) {
+    const struct mapping_options *options = &mapping->options;
+    int code = options->map == NULL ? 0
+                                    : options->map(options->context, mapping->base, mapping->bytes);
+    if (code != 0) {
+        return error_set(error, -ECANCELED,
+                         "options.map answered %d for the daemon's memory of %llu bytes; if it "
+                         "cannot be registered, open without it",
+                         code, (unsigned long long)mapping->bytes);
+    }
+    mapping->told = getpid();
+    return 0;
+}
+
+static void mapping_unmap(struct mapping *mapping) {
+    const struct mapping_options *options = &mapping->options;
+    if (options->unmap != NULL && mapping->told == getpid()) {
+        options->unmap(options->context, mapping->base, mapping->bytes);
+    }
+    (void)munmap((void *)mapping->base, mapping->bytes);
+    free(mapping);
+}
+
+static int mapping_map(int memory_fd, uint64_t bytes, const struct mapping_options *options,
+                       struct mapping **out, struct error *error) {
     struct stat status;
     int seals = fcntl(memory_fd, F_GET_SEALS);
     if (seals < 0 || (seals & MAPPING_SEALS) != MAPPING_SEALS) {
@@ -88,12 +119,21 @@ static int mapping_map(int memory_fd, uint64_t bytes, struct mapping **out, stru
         return error_set(error, code, "map a slab of %llu bytes: %s", (unsigned long long)bytes,
                          strerror(-code));
     }
-    *mapping = (struct mapping){.base = base, .bytes = bytes, .references = 1};
+    *mapping = (struct mapping){.base = base, .bytes = bytes, .references = 1, .options = *options};
+    if (options->prefault) {
+        (void)madvise(base, bytes, MADV_POPULATE_READ);
+    }
+    int code = mapping_tell(mapping, error);
+    if (code < 0) {
+        mapping_unmap(mapping);
+        return code;
+    }
     *out = mapping;
     return 0;
 }
 
-int mapping_receive(int fd, uint64_t bytes, struct mapping **out, struct error *error) {
+int mapping_receive(int fd, uint64_t bytes, const struct mapping_options *options,
+                    struct mapping **out, struct error *error) {
     char byte;
     union {
         struct cmsghdr align;
@@ -118,7 +158,7 @@ int mapping_receive(int fd, uint64_t bytes, struct mapping **out, struct error *
     if (memory_fd < 0) {
         return error_set(error, -EPROTO, "the data socket answered without one descriptor");
     }
-    int code = mapping_map(memory_fd, bytes, out, error);
+    int code = mapping_map(memory_fd, bytes, options, out, error);
     close(memory_fd);
     return code < 0 ? code : 1;
 }
@@ -130,8 +170,7 @@ struct mapping *mapping_hold(struct mapping *mapping) {
 
 void mapping_drop(struct mapping *mapping) {
     if (mapping != NULL && --mapping->references == 0) {
-        (void)munmap((void *)mapping->base, mapping->bytes);
-        free(mapping);
+        mapping_unmap(mapping);
     }
 }
 

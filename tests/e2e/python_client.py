@@ -4,6 +4,7 @@ without; misuse is answered; a daemon that comes back is not noticed."""
 
 import atexit
 import contextlib
+import gc
 import io
 import json
 import multiprocessing
@@ -215,6 +216,23 @@ def test_over_tcp_and_tls_the_bytes_are_the_same():
         raises(ballast.PermissionDenied, lambda: ballast.Client(world.tls, **{**files, "tls_name": "other.test"}), "other.test")
         bare = {"tls_ca": files["tls_ca"]}
         raises(ballast.PermissionDenied, lambda: ballast.Client(world.tls, **bare), "CERTIFICATE_REQUIRED")
+
+
+def test_memory_is_registered_once_a_mapping_and_until_nothing_points_into_it():
+    told, untold = [], []
+    with world_of() as world:
+        world.start()
+        with ballast.Client(world.socket, start=(0, 0), map=lambda v: told.append(len(v)),
+                            unmap=lambda v: untold.append(len(v))) as client:
+            view = client.next().view()
+            assert len(told) == 1 and told[0] > len(view) and not untold
+        del view, client
+        gc.collect()
+        assert untold == told
+
+        def full(view):
+            raise MemoryError(f"{len(view)} bytes cannot be registered")
+        raises(MemoryError, lambda: ballast.Client(world.socket, map=full), "cannot be registered")
 
 
 def test_a_client_says_what_it_waits_for():

@@ -111,6 +111,87 @@ static void a_rank_goes_on_at_the_right_batch_when_the_daemon_comes_back(void **
     finish(client, &fake, &memory);
 }
 
+/* What a trainer was told of memory. */
+struct registered {
+    int answer; /* to the next one */
+    const void *now[2];
+    int maps, unmaps;
+};
+
+static int note_map(void *context, const void *address, size_t bytes) {
+    struct registered *registered = context;
+    assert_int_equal(bytes, WORLD_SLOTS * WORLD_SLOT_BYTES);
+    assert_in_range(registered->maps, 0, 1);
+    registered->now[registered->maps++] = address;
+    return registered->answer;
+}
+
+static void note_unmap(void *context, const void *address, size_t bytes) {
+    struct registered *registered = context;
+    assert_int_equal(bytes, WORLD_SLOTS * WORLD_SLOT_BYTES);
+    assert_true(address == registered->now[0] || address == registered->now[1]);
+    assert_int_equal(*(const volatile uint8_t *)address, *(const volatile uint8_t *)address);
+    registered->unmaps++;
+}
+
+static int open_registering(const struct fake *fake, struct registered *registered,
+                            struct ballast **client) {
+    struct ballast_options options = BALLAST_OPTIONS_INIT;
+    options.socket = fake->path;
+    options.map = note_map;
+    options.unmap = note_unmap;
+    options.map_context = registered;
+    options.prefault = 1;
+    return ballast_open(&options, client);
+}
+
+static void memory_is_registered_once_a_mapping_and_until_no_batch_lies_in_it(void **state) {
+    (void)state;
+    struct fake fake;
+    struct world_memory memory;
+    struct registered registered = {0};
+    const struct ballast_batch *batch = NULL;
+    struct ballast *client;
+    world_memory_create(&memory, WORLD_SLOTS * WORLD_SLOT_BYTES);
+    fake_start(&fake, die_after_two_batches, &memory);
+    assert_int_equal(open_registering(&fake, &registered, &client), 0);
+    assert_int_equal(registered.maps, 1);
+    const struct ballast_batch *first = next_batch(client, 3, 0);
+    const struct ballast_batch *second = next_batch(client, 3, 1);
+    assert_int_equal(ballast_next(client, -1, &batch), BALLAST_END_OF_STEP);
+    const struct ballast_batch *third = next_batch(client, 4, 0);
+    assert_int_equal(registered.maps, 2);
+    assert_int_equal(ballast_release(client, first), 0);
+    assert_int_equal(ballast_release(client, third), 0);
+    expect_tokens(client, second);
+    assert_int_equal(registered.unmaps, 0);
+    finish(client, &fake, &memory);
+    assert_int_equal(registered.unmaps, 2);
+}
+
+static void pass_memory(struct fake *fake) {
+    Ballast__V1__HelloResponse hello;
+    world_hello_init(&hello, fake);
+    fake_accept(fake);
+    world_greet(fake, &hello);
+    world_pass(fake, fake->context);
+    receive_until_gone(fake);
+}
+
+static void memory_that_cannot_be_registered_ends_the_open(void **state) {
+    (void)state;
+    struct fake fake;
+    struct world_memory memory;
+    struct registered registered = {.answer = 7};
+    struct ballast *client;
+    world_memory_create(&memory, WORLD_SLOTS * WORLD_SLOT_BYTES);
+    fake_start(&fake, pass_memory, &memory);
+    assert_int_equal(open_registering(&fake, &registered, &client), -ECANCELED);
+    assert_non_null(strstr(ballast_error(client), "answered 7"));
+    assert_int_equal(registered.unmaps, 0);
+    finish(client, &fake, &memory);
+}
+
 /* Dies at once, `context` times, before it sends a single event; the last time not at all. */
 struct deaths {
     struct world_memory *memory;
@@ -791,6 +872,8 @@ static void memory_without_its_seals_is_not_mapped(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_goes_on_at_the_right_batch_when_the_daemon_comes_back),
+        cmocka_unit_test(memory_is_registered_once_a_mapping_and_until_no_batch_lies_in_it),
+        cmocka_unit_test(memory_that_cannot_be_registered_ends_the_open),
         cmocka_unit_test(half_frames_hang_ups_and_stops_lose_nothing),
         cmocka_unit_test(a_daemon_that_stays_away_is_given_up_after_the_timeout),
         cmocka_unit_test(a_daemon_that_does_not_greet_is_a_timeout),

@@ -45,11 +45,12 @@ void world_send_fd(int socket, int fd) {
 
 struct mapping *world_memory_map(const struct world_memory *memory) {
     int pair[2];
+    const struct mapping_options options = {0};
     struct mapping *mapping = NULL;
     struct error error = {0};
     FAKE_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
     world_send_fd(pair[0], memory->fd);
-    FAKE_CHECK(mapping_receive(pair[1], memory->count, &mapping, &error) == 1);
+    FAKE_CHECK(mapping_receive(pair[1], memory->count, &options, &mapping, &error) == 1);
     close(pair[0]);
     close(pair[1]);
     return mapping;

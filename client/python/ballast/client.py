@@ -71,7 +71,8 @@ def make_options(socket: Optional[str] = None, *, dp: int = 0, pp: int = 0, cp: 
                  connect_timeout: Optional[float] = 30.0, job_digest: Union[bytes, str, None] = None,
                  name: Optional[str] = None, start: Optional[Tuple[int, int]] = None, transport: str = "auto",
                  waiting: Optional[Callable[[str], None]] = None, waiting_after: float = 2.0,
-                 **files: Optional[str]) -> Options:
+                 map: Optional[Callable[[memoryview], None]] = None,
+                 unmap: Optional[Callable[[memoryview], None]] = None, **files: Optional[str]) -> Options:
     """Judges what Client is called with."""
     chosen = (parts,) if isinstance(parts, str) else tuple(parts)
     if not chosen or any(part not in messages.PARTS for part in chosen):
@@ -88,7 +89,7 @@ def make_options(socket: Optional[str] = None, *, dp: int = 0, pp: int = 0, cp: 
     label = name or os.path.basename(sys.argv[0] or "python")
     return Options(str(socket or default_socket()), dp, pp, cp, tp, chosen, credits, connect_timeout,
                    _digest(job_digest), f"{label[:96]} ballast-python/{__version__}", start, transport, waiting,
-                   waiting_after, make_credentials(**files))
+                   waiting_after, make_credentials(**files), map, unmap)
 
 
 class Step:
@@ -169,6 +170,9 @@ class Client:
                      $BALLAST_TLS_CERTIFICATE and so on
     waiting          called with a sentence when the daemon has been away for `waiting_after` seconds, and
                      every 30 s then: logging.warning, say
+    map, unmap       called with a memoryview of the daemon's memory when it is mapped, at every connect, and when
+                     nothing points into it any more: to register it, so that a GPU copies from it without staging.
+                     What map raises ends the connect
 
     When the daemon goes away the client reconnects by itself and goes on at exactly the next batch. It
     belongs to one thread at a time and to the process that opened it; a forked child gets Forked and opens
@@ -192,6 +196,7 @@ class Client:
         self._ended: Optional[EndOfData] = None
         self._last: Tuple[int, bytes] = (0, bytes(16))  # step of the last event, digest of the last end
         self._waited = 0.0
+        self._waits: List[int] = []  # of batches taken since the daemon was told last, in nanoseconds
         self._batches: List[Batch] = []  # held, or with a view that is
         self._fetching: Optional[Batch] = None  # whose bytes are still to come
         self._closed = False
@@ -268,9 +273,14 @@ class Client:
             self._at = (job.next_step, 0)
         begin = {"step": self._at[0], "dp": self.options.dp, "index": self._at[1]}
         channel.stream_open(SERVICE, "Stream")
-        channel.stream_send(messages.STREAM_REQUEST,
-                            {"credits": self.options.credits - self._held(), "from": begin})
+        self._send({"credits": self.options.credits - self._held(), "from": begin, "reports_waits": True})
         self._stream_connection = self._link.connections
+
+    def _send(self, request: Dict[str, Any]) -> None:
+        """Tells the daemon what this rank waited, with what it is told anyway."""
+        assert self._link.channel is not None
+        waits, self._waits = self._waits, []
+        self._link.channel.stream_send(messages.STREAM_REQUEST, {**request, "waited_ns": waits})
 
     def _moved(self, why: Error) -> Error:
         """The daemon has moved on without this rank: a new greeting says where to, for `job`."""
@@ -432,10 +442,12 @@ class Client:
         began = time.monotonic()
         stuck = self._held() >= self.options.credits and (
             self._at is None or self._at[1] == 0 or self._at[1] < self._micro_batches_now())
-        try:
-            event = self._wait(began if stuck else after(timeout))
-        finally:
-            self._waited += time.monotonic() - began
+        event = self._wait(began)  # what is there already costs no waiting
+        if event is None and not stuck and timeout != 0:
+            try:
+                event = self._wait(after(timeout))
+            finally:
+                self._waited += time.monotonic() - began
         if event is None and stuck:
             viewed = sum(not batch.held for batch in self._batches)
             raise FailedPrecondition(
@@ -443,6 +455,8 @@ class Client:
                 + "; release one, or open with more credits")
         if isinstance(event, Batch):
             event.waited = self._waited
+            if len(self._waits) < self.options.credits:
+                self._waits.append(int(self._waited * 1e9))
         if event is not None:
             self._waited = 0.0
         return event
@@ -492,8 +506,7 @@ class Client:
         if batch.connection == self._link.connections:
             request["released"] = [{"step": batch.step, "dp": batch.dp, "index": batch.index}]
         try:
-            assert self._link.channel is not None
-            self._link.channel.stream_send(messages.STREAM_REQUEST, request)
+            self._send(request)
         except Error as error:
             self._failed(error)
 

@@ -71,6 +71,8 @@ class Options:
     waiting: Optional[Callable[[str], None]] = None
     waiting_after: float = 2.0
     credentials: Credentials = Credentials()
+    map: Optional[Callable[[memoryview], None]] = None
+    unmap: Optional[Callable[[memoryview], None]] = None
 
     @property
     def wants_slots(self) -> bool:
@@ -240,7 +242,12 @@ class Link:
     def _map(self, until: Deadline) -> bool:
         if not wait(self._data.fileno(), select.POLLIN, until):
             return False
-        self.slab = slab.receive(self._data, self._slab_bytes)
+        try:
+            self.slab = slab.receive(self._data, self._slab_bytes, self.options.map, self.options.unmap)
+        except Exception as reason:
+            if not isinstance(reason, Error):
+                self.close()  # the caller's function raised it, after the answer was taken
+            raise
         if self.slab is None:
             return False
         self._data.close()

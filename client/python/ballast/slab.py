@@ -12,7 +12,8 @@ import os
 import socket
 import struct
 import threading
-from typing import Optional
+import weakref
+from typing import Callable, Optional
 
 from .dial import dial_unix
 from .errors import Disconnected, Error, ProtocolError, Unavailable
@@ -23,6 +24,14 @@ _F_GET_SEALS = 1034
 _SEALS = 0x1 | 0x2 | 0x4 | 0x10  # SEAL, SHRINK, GROW, FUTURE_WRITE
 _GENERATION = struct.Struct("<Q")
 _fence = threading.Lock()  # taking it orders loads on machines that reorder them
+
+
+Told = Callable[[memoryview], None]
+
+
+def _untell(untold: Told, view: memoryview, pid: int) -> None:
+    if os.getpid() == pid:
+        untold(view)
 
 
 def ask(path: str, token: bytes) -> socket.socket:
@@ -67,8 +76,10 @@ class Slab:
             return value
 
 
-def receive(connection: socket.socket, size: int) -> Optional[Slab]:
-    """The answer of the data socket: None when it is not there yet."""
+def receive(connection: socket.socket, size: int, told: Optional[Told] = None,
+            untold: Optional[Told] = None) -> Optional[Slab]:
+    """The answer of the data socket: None when it is not there yet. `told` is called with its view, and what it
+    raises ends this; `untold` once nothing points into it any more, or at the end of the process."""
     try:
         data, fds, _, _ = socket.recv_fds(connection, 1, 4, socket.MSG_CMSG_CLOEXEC)
     except BlockingIOError:
@@ -80,7 +91,12 @@ def receive(connection: socket.socket, size: int) -> Optional[Slab]:
             raise Disconnected("the daemon closed the data socket")
         if len(fds) != 1:
             raise ProtocolError("the data socket answered without one descriptor")
-        return Slab(fds[0], size)
+        slab = Slab(fds[0], size)
+        if told is not None:
+            told(slab.view)
+        if untold is not None:
+            weakref.finalize(slab, _untell, untold, slab.view, os.getpid())
+        return slab
     finally:
         for fd in fds:
             os.close(fd)
