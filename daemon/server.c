@@ -3,9 +3,12 @@
 
 #include "daemon/failpoint.h"
 #include "daemon/log.h"
+#include "proto/frame.h"
+#include "ttrpc.pb-c.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,7 +127,8 @@ void server_look_again(struct server *server) {
     }
 }
 
-/* Out of descriptors or memory: clients queue in the backlog until something is free. */
+/* Out of descriptors or memory: clients queue in the backlog, and it is looked at 10 times a
+ * second. */
 static void server_pause(struct server *server, int code) {
     uint64_t now_ns = uv_hrtime();
     if (now_ns - server->pause_logged_ns >= SERVER_PAUSE_LOG_NS) {
@@ -141,6 +145,49 @@ static void server_pause(struct server *server, int code) {
     (void)uv_timer_start(&server->retry, server_retry, SERVER_RETRY_MS, 0);
 }
 
+static void server_keep_spare(struct server *server) {
+    if (server->spare_fd < 0) {
+        server->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    }
+}
+
+/* An answer to a client's first call, which it has made or will make. */
+static void server_tell_full(int fd) {
+    uint8_t bytes[FRAME_HEADER_BYTES + 256];
+    Ttrpc__Response response = TTRPC__RESPONSE__INIT;
+    Ttrpc__Status status = TTRPC__STATUS__INIT;
+    status.code = STATUS_UNAVAILABLE;
+    status.message = "the daemon has no descriptor left for another connection; raise its limit "
+                     "(LimitNOFILE), or try again";
+    response.status = &status;
+    struct frame_header header = {.stream = 1, .type = FRAME_RESPONSE};
+    header.length = (uint32_t)ttrpc__response__get_packed_size(&response);
+    assert(header.length <= sizeof bytes - FRAME_HEADER_BYTES);
+    frame_header_encode(&header, bytes);
+    (void)ttrpc__response__pack(&response, bytes + FRAME_HEADER_BYTES);
+    (void)send(fd, bytes, FRAME_HEADER_BYTES + header.length, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* Without descriptors, those who queue are told instead of being left to wait: the spare one is
+ * theirs for as long as that takes. */
+static void server_turn_away(struct server *server, struct server_listener *listener) {
+    for (uint32_t i = 0; i < SERVER_ACCEPTS && server->spare_fd >= 0; i++) {
+        (void)close(server->spare_fd);
+        server->spare_fd = -1;
+        int fd = accept4(listener->socket.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) {
+            break;
+        }
+        server->metrics->rejected[METRICS_REJECTED_FULL]++;
+        if (listener == &server->control) {
+            server_tell_full(fd);
+        }
+        (void)close(fd);
+        server_keep_spare(server);
+    }
+    server_keep_spare(server);
+}
+
 /* A descriptor; -EAGAIN when nobody waits; another error paused the accepting. */
 static int server_accept(struct server *server, struct server_listener *listener) {
     for (;;) {
@@ -152,6 +199,9 @@ static int server_accept(struct server *server, struct server_listener *listener
             continue;
         }
         int code = errno == EWOULDBLOCK ? -EAGAIN : -errno;
+        if (code == -EMFILE || code == -ENFILE) {
+            server_turn_away(server, listener);
+        }
         if (code != -EAGAIN) {
             server_pause(server, code);
         }
@@ -447,11 +497,13 @@ int server_open(struct server *server, struct error *error) {
     server->control.socket.fd = -1;
     server->data.socket.fd = -1;
     server->tcp.socket.fd = -1;
+    server->spare_fd = -1;
     server->conn_capacity = server->config->connections_max + SERVER_TURNED_AWAY;
     server->conns = calloc(server->conn_capacity, sizeof(struct conn *));
     if (server->conns == NULL) {
         return error_set(error, -ENOMEM, "sockets: out of memory");
     }
+    server_keep_spare(server);
     (void)uv_timer_init(server->loop, &server->retry);
     server->retry.data = server;
     server->retry_open = true;
@@ -534,6 +586,9 @@ void server_close(struct server *server) {
 void server_deinit(struct server *server) {
     assert(server->handles == 0);
     remote_close(&server->remote);
+    if (server->conns != NULL && server->spare_fd >= 0) {
+        (void)close(server->spare_fd);
+    }
     free(server->conns);
     server->conns = NULL;
 }

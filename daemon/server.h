@@ -66,6 +66,7 @@ struct server {
     uint64_t input_bytes;
     uint64_t refusal_logged_ns;
     uint64_t pause_logged_ns;
+    int spare_fd; /* given up for a newcomer when there is no other: to tell him so */
     bool accepting;
     uv_timer_t retry; /* accepts again after descriptors ran out, and closes what finishes */
     bool retry_open;
