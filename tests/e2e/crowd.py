@@ -20,7 +20,9 @@ from service import hello, log, memory
 from world import BIN, FULL, Skip, in_order, main
 
 MEMORY_KB = 64 * 1024  # beside the slab
-LEASE_S = 2
+LEASE_S = 2 if FULL else 1
+ROUNDS = 5 if FULL else 3
+TICK_MS = 5  # of a scheduler that lets a thread finish its time: what a wait of nobody's making comes to
 LOADER = Raw.field(1, b"ballast.v1.Loader")
 PING = LOADER + Raw.field(2, b"Ping")
 READERS = ("io_uring", "pread")
@@ -78,31 +80,50 @@ def bad_ranks(world):
     return stuck, streaming(world, 0, 2, 8), streaming(world, 0, 3, 8)
 
 
+def end_bad_ranks(stuck, slow, silent):
+    stuck.process.kill()
+    stuck.process.wait()
+    for raw in (slow, silent):
+        raw.socket.close()
+
+
+def served_waits_ms(world, meanwhile=lambda: None):
+    """What the ranks of the other replica wait."""
+    ranks = [world.rank(1, cp=c, think_ms=2, steps=2000 // ROUNDS if FULL else 40) for c in range(4)]
+    while any(rank.process.poll() is None for rank in ranks):
+        meanwhile()
+        time.sleep(0.02)
+    return [line["waited_us"] / 1000 for rank in ranks for line in rank.finish()]
+
+
 def test_slow_stuck_and_silent_clients_do_not_delay_those_of_other_replicas():
     for backend in READERS:
         with small_world(daemon={"lease": f"{LEASE_S}s"}, slab={"slots": 24}, parallel={"dp": 2, "cp": 4},
                          reader={"backend": backend}) as world:
             world.start()
-            steps = 2000 if FULL else 120
-            others = [world.rank(1, cp=c, think_ms=2, steps=steps) for c in range(4)]
-            alone = [w for rank in others for line in rank.finish() for w in (line["waited_us"] / 1000,)]
-            stuck, slow, silent = bad_ranks(world)
-            others = [world.rank(1, cp=c, think_ms=2, steps=steps) for c in range(4)]
-            most, pings = 0, 0
-            while any(rank.process.poll() is None for rank in others):
-                with contextlib.suppress(OSError):
-                    slow.socket.recv(50)
-                    silent.frame(silent.stream, 1, 1, PING)
-                    silent.stream += 2
-                    pings += 1
-                most = max(most, memory(world.daemon.pid))
-                time.sleep(0.05)
-            beside = [w for rank in others for line in rank.finish() for w in (line["waited_us"] / 1000,)]
-            before, after = percentile(alone, 99), percentile(beside, 99)
-            print(f"      {backend}: wait p99 {before:.2f} ms alone, {after:.2f} ms beside them; {most} KB", flush=True)
+            alone, beside, most = [], [], 0
+            for turn in range(ROUNDS):
+                alone.append(percentile(served_waits_ms(world), 99))
+                stuck, slow, silent = bad_ranks(world)
+
+                def keep_bad(slow=slow, silent=silent):
+                    nonlocal most
+                    with contextlib.suppress(OSError):
+                        slow.socket.recv(50)
+                        silent.frame(silent.stream, 1, 1, PING)
+                        silent.stream += 2
+                    most = max(most, memory(world.daemon.pid))
+
+                waits = served_waits_ms(world, keep_bad)
+                beside.append(percentile(waits, 99))
+                assert max(waits) < 1000 * LEASE_S / 2, "they wait for another replica's rank"
+                if turn < ROUNDS - 1:
+                    end_bad_ranks(stuck, slow, silent)
+            before, after = percentile(alone, 50), percentile(beside, 50)
+            print(f"      {backend}: wait p99 {before:.2f} ms alone, {after:.2f} ms beside them, medians of {ROUNDS} "
+                  f"rounds; {most} KB", flush=True)
             assert most < MEMORY_KB
-            assert max(beside) < 1000 * LEASE_S / 2, "they wait for another replica's rank"
-            assert not FULL or after <= max(2 * before, 5)
+            assert after <= max(2 * before, TICK_MS)
             sibling = world.rank(0, cp=0, think_ms=1)
             world.wait_for(lambda r=sibling: len(r.lines()) > 40, "their replica goes on after the lease")
             stuck.process.send_signal(signal.SIGCONT)
@@ -139,7 +160,20 @@ def test_slots_of_a_killed_rank_come_back_at_once_and_of_a_stopped_one_within_it
         world.stop()
 
 
-def test_without_descriptors_newcomers_wait_and_those_who_are_there_go_on():
+def served_after(world):
+    """Seconds until a newcomer is served, who is told to come again meanwhile."""
+    started = time.monotonic()
+    while True:
+        with contextlib.suppress(OSError, AssertionError):
+            raw = Raw(world.socket)
+            with contextlib.closing(raw.socket):
+                if raw.call(b"Ping")[0] == 0:
+                    return time.monotonic() - started
+        assert time.monotonic() - started < 2, "newcomers are not served"
+        time.sleep(0.01)
+
+
+def test_without_descriptors_newcomers_are_told_and_those_who_are_there_go_on():
     with small_world(parallel={"dp": 2, "cp": 4}) as world:
         world.start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
         pid = world.daemon.pid
@@ -147,23 +181,27 @@ def test_without_descriptors_newcomers_wait_and_those_who_are_there_go_on():
         world.wait_for(lambda: all(len(r.lines()) > 4 for r in ranks), "all are served")
         crowd = [Raw(world.socket) for _ in range(150)]
         world.wait_for(lambda: descriptors(pid) >= 60, "descriptors run out")
+        stream, kind, _, data = crowd[-1].receive()
+        code, text = Raw.response(data)
+        assert (stream, kind, code) == (1, 2, 14) and b"descriptor" in text, (code, text)
+        assert closed(crowd[-1], 5)
+        told = world.ctl("--socket", world.socket, "status", expect=None)
+        assert told.returncode == 3 and "descriptor" in told.stderr, told.stderr
         counts = [len(r.lines()) for r in ranks]
         idle = [world.rank(0, cp=0)]  # an identity that is taken: it waits or is refused, the others do not care
         for rank in ranks:
             rank.process.send_signal(signal.SIGSTOP)
         spent, started = cpu_seconds(pid), time.monotonic()
-        time.sleep(1.5)
+        time.sleep(1.5 if FULL else 0.6)
         share = (cpu_seconds(pid) - spent) / (time.monotonic() - started)
         for rank in ranks:
             rank.process.send_signal(signal.SIGCONT)
         world.wait_for(lambda: all(len(r.lines()) > n + 8 for r, n in zip(ranks, counts)), "all go on")
         for raw in crowd:
             raw.socket.close()
-        started = time.monotonic()
-        assert Raw(world.socket).call(b"Ping")[0] == 0
-        print(f"      CPU {100 * share:.1f} % while paused; a newcomer is served {time.monotonic() - started:.2f} s "
+        print(f"      CPU {100 * share:.1f} % while paused; a newcomer is served {served_after(world):.2f} s "
               "after descriptors are free", flush=True)
-        assert share < 0.05 and time.monotonic() - started < 2
+        assert share < 0.05
         assert log(world).count("accepting pauses") <= 2
         for rank in idle:
             rank.process.kill()
@@ -201,9 +239,10 @@ def slab_megabytes(world):
 
 
 def test_mixed_load_stays_within_the_slab_and_64_megabytes():
-    with small_world() as world:
+    with small_world(slab={"slots": 20, "slot_size": 8 << 20}) as world:
         world.start()
         slab = slab_megabytes(world)
+        assert slab >= 128, "a slab of a real size"
         world.stop()
         cap = Cap(slab + 64)
         try:
@@ -212,7 +251,7 @@ def test_mixed_load_stays_within_the_slab_and_64_megabytes():
             world.wait_for(lambda: all(len(r.lines()) > 4 for r in ranks), "all are served")
             plan = Raw.field(1, b"ballast.v1.Admin") + Raw.field(2, b"Plan") + Raw.field(3, b"\x08\x01\x10\x01")
             large = Raw.field(2, b"Hello") + Raw.field(3, b"\x0a\x00" * 60)
-            deadline, refused = time.monotonic() + (600 if FULL else 3), 0
+            deadline, refused = time.monotonic() + (600 if FULL else 1.5), 0
             while time.monotonic() < deadline:
                 crowd = [patient(world) for _ in range(255)]
                 for i, raw in enumerate(crowd):
@@ -307,7 +346,7 @@ print(count)
 
 
 def test_connects_by_the_thousand_and_many_idle_ones_fail_no_trainer():
-    seconds, idle = (30, 5000) if FULL else (1.5, 1500)
+    seconds, idle = (30, 5000) if FULL else (0.8, 1000)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit[1], limit[1]))
     if limit[1] < idle + 200:

@@ -3,18 +3,20 @@
 
     BALLAST_TEST_FULL=1 BALLAST_SOAK_HOURS=24 tests/e2e/soak.py      an hour without BALLAST_SOAK_HOURS
 
-Short, the daemon lives 5 seconds and 20 are enough. A life is judged from its first sixth on, when caches and
-buffers have their size."""
+The ranks are of one replica, so that they stay together as those of a training job do, and what is not yet committed
+by all stays as much as it is. Short, the daemon lives 3 seconds and 6 are enough. A life is judged from its first third
+on, when caches and buffers have their size: the store's 2 MB are full after some 5,000 steps."""
 
 import os
 import time
 
-from determinism import ALL, MICRO_BATCHES, world_with_corpus
+from determinism import MICRO_BATCHES, world_with_corpus
 from world import FULL, in_order, main
 
-LIFE_S = 300 if FULL else 5
+LIFE_S = 300 if FULL else 3
 RANK_LIFE_S = LIFE_S / 5
-SOAK_S = float(os.environ.get("BALLAST_SOAK_HOURS", "1")) * 3600 if FULL else 20
+SOAK_S = float(os.environ.get("BALLAST_SOAK_HOURS", "1")) * 3600 if FULL else 6
+PLACES = [(0, 0, c, t) for c in range(4) for t in range(2)]
 THINK_MS = 1  # as fast as it goes
 WAL_BYTES_MAX = 16 << 20
 RSS_KB_PER_HOUR_MAX = 1024
@@ -44,7 +46,7 @@ class Crew:
 
     def __init__(self, world):
         self.world, self.turn, self.killed = world, 0, 0
-        self.ranks = [world.rank(*place, think_ms=THINK_MS) for place in ALL]
+        self.ranks = [world.rank(*place, think_ms=THINK_MS) for place in PLACES]
         self.due = time.monotonic() + RANK_LIFE_S
 
     def kill_one_when_due(self):
@@ -53,7 +55,7 @@ class Crew:
         rank = self.ranks[self.turn]
         rank.process.kill()
         rank.process.wait()
-        in_order(rank.lines(), MICRO_BATCHES // 2)
+        in_order(rank.lines(), MICRO_BATCHES)
         self.ranks[self.turn] = self.world.rank(*rank.place, think_ms=THINK_MS)
         self.turn = (self.turn + 1) % len(self.ranks)
         self.killed += 1
@@ -66,13 +68,13 @@ def live(world, crew):
     while (age := time.monotonic() - started) < LIFE_S:
         time.sleep(LIFE_S / 60)
         crew.kill_one_when_due()
-        if age > LIFE_S / 6:
+        if age > LIFE_S / 3:
             samples.append((age, *figures(world)))
     return samples
 
 
 def test_nothing_grows_while_the_daemon_is_killed_again_and_again():
-    with world_with_corpus(limits={"steps_retained": 200}) as world:
+    with world_with_corpus(limits={"steps_retained": 200}, parallel={"dp": 1, "cp": 4, "tp": 2}) as world:
         world.start()
         crew = Crew(world)
         world.wait_for(lambda: all(len(r.lines()) > 4 for r in crew.ranks), "all are served")
@@ -87,7 +89,7 @@ def test_nothing_grows_while_the_daemon_is_killed_again_and_again():
         for rank in ranks:
             rank.process.terminate()
         for rank in ranks:
-            in_order(rank.finish(), MICRO_BATCHES // 2)
+            in_order(rank.finish(), MICRO_BATCHES)
         world.stop()
         db = os.path.getsize(os.path.join(world.state, "ballast.db"))
     rss = [[(s[0], s[1]) for s in life] for life in lives]
@@ -99,7 +101,7 @@ def test_nothing_grows_while_the_daemon_is_killed_again_and_again():
           f"{slopes[len(slopes) // 2]:.0f} KB/h, descriptors {sorted(descriptors)}, threads {sorted(threads)}, "
           f"WAL {wal >> 10} KB, ballast.db {db >> 10} KB", flush=True)
     assert wal <= WAL_BYTES_MAX
-    assert max(descriptors) - min(descriptors) <= 1 and len(threads) == 1
+    assert max(descriptors) - min(descriptors) <= 2 and len(threads) == 1
     assert not FULL or slopes[len(slopes) // 2] < RSS_KB_PER_HOUR_MAX
 
 
