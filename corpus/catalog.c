@@ -2,6 +2,7 @@
 #include "corpus/catalog.h"
 #include "corpus/files.h"
 #include "corpus/megatron.h"
+#include "corpus/volumes.h"
 
 #include <assert.h>
 #include <endian.h>
@@ -55,12 +56,12 @@ static int share_progress(void *context, uint32_t ppm) {
 
 int catalog_open(const struct catalog_entry *entries, uint32_t count, struct catalog **out,
                  struct error *error) {
-    return catalog_open_watched(entries, count, NULL, out, error);
+    return catalog_open_as(entries, count, &format_options_default, NULL, out, error);
 }
 
-int catalog_open_watched(const struct catalog_entry *entries, uint32_t count,
-                         const struct dataset_watch *watch, struct catalog **out,
-                         struct error *error) {
+int catalog_open_as(const struct catalog_entry *entries, uint32_t count,
+                    const struct format_options *format, const struct dataset_watch *watch,
+                    struct catalog **out, struct error *error) {
     struct share share = {.watch = watch, .count = count};
     const struct dataset_watch part = {.progress = share_progress, .context = &share};
     int rc = check_entries(entries, count, error);
@@ -80,8 +81,8 @@ int catalog_open_watched(const struct catalog_entry *entries, uint32_t count,
         const struct catalog_entry *entry = &entries[catalog->count];
         struct slot *slot = &catalog->slots[catalog->count];
         share.done = catalog->count;
-        rc = dataset_open_watched(entry->name, entry->prefix, catalog->files,
-                                  watch == NULL ? NULL : &part, &slot->dataset, error);
+        rc = dataset_open_as(entry->name, entry->prefix, format, catalog->files,
+                             watch == NULL ? NULL : &part, &slot->dataset, error);
         if (rc < 0) {
             catalog_close(catalog);
             return rc;
@@ -153,22 +154,31 @@ uint32_t catalog_read_direct(struct catalog *catalog, enum catalog_direct direct
     return count;
 }
 
+/* Whether the byte at this address would have to come from storage, or nobody can say: 1, else 0.
+ */
+static uint32_t probe_cold(const struct dataset *dataset, uint64_t address) {
+    const struct volume *volume = volumes_find(dataset_volumes(dataset), address);
+    int fd = file_acquire(volume->file);
+    uint8_t byte;
+    struct iovec iovec = {&byte, 1};
+    if (fd < 0) {
+        return 1;
+    }
+    off_t at = (off_t)volume_offset(volume, address);
+    uint32_t cold = preadv2(fd, &iovec, 1, at, RWF_NOWAIT) != 1;
+    file_release(volume->file);
+    return cold;
+}
+
 bool catalog_is_cold(const struct catalog *catalog) {
     uint32_t cold = 0, tried = 0;
     for (uint32_t i = 0; i < catalog->count; i++) {
         const struct dataset *dataset = catalog->slots[i].dataset;
         uint64_t step = dataset_bin_bytes(dataset) / PROBES;
-        struct file *file = dataset_bin(dataset);
-        int fd = step == 0 || file_is_direct(file) ? -1 : file_acquire(file);
-        for (uint32_t probe = 0; fd >= 0 && probe < PROBES; probe++) {
-            uint8_t byte;
-            struct iovec iovec = {&byte, 1};
-            off_t at = (off_t)(step * probe + step / 2);
-            cold += preadv2(fd, &iovec, 1, at, RWF_NOWAIT) != 1;
+        bool direct = step > 0 && file_is_direct(volume_file(dataset_volumes(dataset)->items));
+        for (uint32_t probe = 0; step > 0 && !direct && probe < PROBES; probe++) {
+            cold += probe_cold(dataset, step * probe + step / 2);
             tried++;
-        }
-        if (fd >= 0) {
-            file_release(file);
         }
     }
     return 2 * cold > tried || tried == 0;

@@ -11,7 +11,7 @@
 
 struct catalog_entry {
     const char *name;   /* section name in the config */
-    const char *prefix; /* path without .idx/.bin */
+    const char *prefix; /* path without .idx/.bin, or what other formats have */
     uint64_t weight;    /* 1..CATALOG_WEIGHT_MAX; shares are weight over the sum of weights */
 };
 
@@ -23,10 +23,11 @@ struct catalog;
 int catalog_open(const struct catalog_entry *entries, uint32_t count, struct catalog **out,
                  struct error *error);
 
-/* The same; `watch` (NULL: nobody) is told how far all of them are and may end it. */
-int catalog_open_watched(const struct catalog_entry *entries, uint32_t count,
-                         const struct dataset_watch *watch, struct catalog **out,
-                         struct error *error);
+/* The same with what files do not say by themselves; `watch` (NULL: nobody) is told how far all of
+ * them are and may end it. */
+int catalog_open_as(const struct catalog_entry *entries, uint32_t count,
+                    const struct format_options *format, const struct dataset_watch *watch,
+                    struct catalog **out, struct error *error);
 void catalog_close(struct catalog *catalog);
 
 enum catalog_manifests { MANIFESTS_OFF = 0, MANIFESTS_AUTO = 1, MANIFESTS_REQUIRED = 2 };

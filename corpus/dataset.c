@@ -1,9 +1,12 @@
-/* dataset: see dataset.h. The files behind a megatron_index, and the fingerprint of both. */
+/* dataset: see dataset.h. The files behind a document_index, and the fingerprint of both. */
 #include "corpus/dataset.h"
+#include "corpus/derived.h"
 #include "corpus/files.h"
 #include "corpus/foreign.h"
+#include "corpus/format.h"
 #include "corpus/manifest.h"
 #include "corpus/megatron.h"
+#include "corpus/volumes.h"
 
 #include <assert.h>
 #include <endian.h>
@@ -32,19 +35,20 @@ struct fingerprint {
 struct dataset {
     char *name;
     char *prefix;
-    char *bin_path;
-    char *index_path;
-    int index_fd;            /* -1 once the index is in memory whole */
+    enum format format;
+    int index_fd;            /* Megatron's; -1 once the index is in memory whole */
     struct files *own_files; /* NULL: the files are the catalog's */
-    struct files *files;     /* the set of bin */
-    struct file *bin;
-    struct file *direct;       /* the same past the page cache, or NULL */
+    struct volumes volumes;
     struct manifest *manifest; /* or NULL */
+    char *index_path;          /* Megatron's */
     struct megatron_file index_file;
-    struct megatron_index index;
+    struct documents documents; /* of the other formats */
+    struct derived *derived;    /* likewise */
+    struct document_index index;
     XXH3_state_t *hash;                /* of what the fingerprint takes from the index */
     const struct dataset_watch *watch; /* while opening; NULL: nobody looks */
-    uint64_t index_read;               /* bytes, while opening */
+    uint64_t index_read;               /* bytes of Megatron's, while opening */
+    uint32_t told_ppm;                 /* of other formats, likewise */
     struct fingerprint fingerprint;
 };
 
@@ -75,6 +79,18 @@ static int tell_watch(struct dataset *dataset, size_t count) {
     return watch->progress(watch->context, ppm < 999999 ? (uint32_t)ppm : 999999);
 }
 
+/* Of the other formats: how much of files and of what is in them. */
+static int tell_load(void *context, uint64_t done, uint64_t all) {
+    struct dataset *dataset = context;
+    const struct dataset_watch *watch = dataset->watch;
+    uint64_t ppm = all == 0 ? 0 : (uint64_t)((unsigned __int128)done * 1000000 / all);
+    if (watch == NULL || ppm < dataset->told_ppm) {
+        return 0;
+    }
+    dataset->told_ppm = ppm < 999999 ? (uint32_t)ppm : 999999;
+    return watch->progress(watch->context, dataset->told_ppm);
+}
+
 static int read_index_file(const struct megatron_file *file, uint64_t offset, void *to,
                            size_t count) {
     struct dataset *dataset = file->context;
@@ -86,9 +102,13 @@ static int read_index_file(const struct megatron_file *file, uint64_t offset, vo
     return rc;
 }
 
-static void hash_index(const struct megatron_file *file, const void *bytes, size_t count) {
-    const struct dataset *dataset = file->context;
+static void hash_documents(void *context, const void *bytes, size_t count) {
+    const struct dataset *dataset = context;
     XXH3_128bits_update(dataset->hash, bytes, count);
+}
+
+static void hash_index(const struct megatron_file *file, const void *bytes, size_t count) {
+    hash_documents(file->context, bytes, count);
 }
 
 static int refuse_path(const char *path, int code, const struct foreign_format *foreign,
@@ -123,64 +143,6 @@ static void hash_u64(XXH3_state_t *state, uint64_t value) {
     XXH3_128bits_update(state, &value, sizeof value);
 }
 
-/* The fingerprint begins with what the header says, then takes what is seen of the index. */
-static int begin_hash(struct dataset *dataset, struct error *error) {
-    const struct megatron_file *file = &dataset->index_file;
-    struct megatron_header header;
-    dataset->hash = XXH3_createState();
-    if (dataset->hash == NULL) {
-        return error_set(error, -ENOMEM, "no memory for a hash; free some memory");
-    }
-    int rc = megatron_header_read(file, &header, error);
-    if (rc == 0) {
-        XXH3_128bits_reset_withSeed(dataset->hash, FINGERPRINT_SEED);
-        hash_u64(dataset->hash, file_bytes(dataset->bin));
-        hash_u64(dataset->hash, header.dtype);
-        hash_u64(dataset->hash, header.sequences);
-    }
-    return rc;
-}
-
-static int open_files(struct dataset *dataset, struct files *files, struct error *error) {
-    uint64_t bytes = 0;
-    int rc = open_file(dataset->index_path, &dataset->index_fd, &bytes, error);
-    if (rc == -ENOENT) {
-        rc = refuse_path(dataset->index_path, rc, foreign_by_path(dataset->prefix), error);
-    }
-    if (rc == 0) {
-        rc = files == NULL ? files_create(2, &dataset->own_files, error) : 0;
-    }
-    if (rc == 0) {
-        dataset->files = files == NULL ? dataset->own_files : files;
-        rc = file_create(dataset->files, dataset->bin_path, false, &dataset->bin, error);
-    }
-    dataset->index_file = (struct megatron_file){.path = dataset->index_path,
-                                                 .bytes = bytes,
-                                                 .read = read_index_file,
-                                                 .seen = hash_index,
-                                                 .context = dataset};
-    return rc;
-}
-
-static int load_index(struct dataset *dataset, struct files *files,
-                      const struct dataset_watch *watch, struct error *error) {
-    int rc = open_files(dataset, files, error);
-    if (rc == 0) {
-        rc = begin_hash(dataset, error);
-    }
-    dataset->watch = watch;
-    if (rc == 0) {
-        rc = megatron_index_init(&dataset->index, &dataset->index_file, dataset->bin_path,
-                                 file_bytes(dataset->bin), error);
-    }
-    dataset->watch = NULL;
-    if (rc == 0 && windows_resident(dataset->index.windows)) {
-        close(dataset->index_fd);
-        dataset->index_fd = -1;
-    }
-    return rc;
-}
-
 static bool set_path(char **out, const char *prefix, const char *suffix) {
     if (asprintf(out, "%s.%s", prefix, suffix) < 0) {
         *out = NULL;
@@ -188,13 +150,129 @@ static bool set_path(char **out, const char *prefix, const char *suffix) {
     return *out != NULL;
 }
 
-int dataset_open(const char *name, const char *prefix, struct dataset **out, struct error *error) {
-    return dataset_open_watched(name, prefix, NULL, NULL, out, error);
+/* The fingerprint begins with this, then takes lengths and offsets. */
+static int begin_hash(struct dataset *dataset, uint8_t dtype, uint64_t documents,
+                      struct error *error) {
+    dataset->hash = XXH3_createState();
+    if (dataset->hash == NULL) {
+        return error_set(error, -ENOMEM, "no memory for a hash; free some memory");
+    }
+    XXH3_128bits_reset_withSeed(dataset->hash, FINGERPRINT_SEED);
+    hash_u64(dataset->hash, dataset->volumes.bytes);
+    hash_u64(dataset->hash, dtype);
+    hash_u64(dataset->hash, documents);
+    return 0;
 }
 
-int dataset_open_watched(const char *name, const char *prefix, struct files *files,
-                         const struct dataset_watch *watch, struct dataset **out,
-                         struct error *error) {
+/* Megatron's */
+
+static int open_megatron_files(struct dataset *dataset, struct error *error) {
+    char *bin_path = NULL;
+    struct file *bin = NULL;
+    uint64_t bytes = 0;
+    if (!set_path(&dataset->index_path, dataset->prefix, "idx") ||
+        !set_path(&bin_path, dataset->prefix, "bin")) {
+        free(bin_path);
+        return error_set(error, -ENOMEM, "no memory for a path; free some memory");
+    }
+    int rc = open_file(dataset->index_path, &dataset->index_fd, &bytes, error);
+    if (rc == -ENOENT) {
+        rc = refuse_path(dataset->index_path, rc, foreign_by_path(dataset->prefix), error);
+    }
+    if (rc == 0) {
+        rc = volumes_open(&dataset->volumes, bin_path, &bin, error);
+    }
+    if (rc == 0) {
+        rc = volumes_add(&dataset->volumes, bin, 0, file_bytes(bin), error);
+    }
+    dataset->index_file = (struct megatron_file){.path = dataset->index_path,
+                                                 .bytes = bytes,
+                                                 .read = read_index_file,
+                                                 .seen = hash_index,
+                                                 .context = dataset};
+    free(bin_path);
+    return rc;
+}
+
+static int load_megatron(struct dataset *dataset, struct error *error) {
+    struct megatron_header header;
+    int rc = open_megatron_files(dataset, error);
+    if (rc == 0) {
+        rc = megatron_header_read(&dataset->index_file, &header, error);
+    }
+    if (rc == 0) {
+        rc = begin_hash(dataset, header.dtype, header.sequences, error);
+    }
+    if (rc == 0) {
+        rc = megatron_index_init(&dataset->index, &dataset->index_file, dataset_bin_path(dataset),
+                                 dataset->volumes.bytes, error);
+    }
+    if (rc == 0 && windows_resident(dataset->index.windows)) {
+        close(dataset->index_fd);
+        dataset->index_fd = -1;
+    }
+    return rc;
+}
+
+/* Of the others */
+
+static int load_format(struct dataset *dataset, const struct format_options *options,
+                       struct error *error) {
+    int rc = derived_create(options->derived_dir, options->derived_bytes_max, &dataset->derived,
+                            error);
+    if (rc < 0) {
+        return rc;
+    }
+    struct format_load load = {.path = dataset->prefix,
+                               .options = options,
+                               .volumes = &dataset->volumes,
+                               .documents = &dataset->documents,
+                               .derived = dataset->derived,
+                               .progress = tell_load,
+                               .context = dataset,
+                               .error = error};
+    rc = format_load(&load, dataset->format);
+    if (rc == 0 && load.dtype == 0) { /* no file at all */
+        rc = format_set_dtype(&load, options->dtype != 0 ? options->dtype : MEGATRON_U16,
+                              dataset->prefix);
+    }
+    if (rc == 0) {
+        rc = begin_hash(dataset, load.dtype, dataset->documents.count, error);
+    }
+    return rc < 0 ? rc
+                  : documents_index(&dataset->documents, load.dtype, hash_documents, dataset,
+                                    &dataset->index, error);
+}
+
+int dataset_open(const char *name, const char *prefix, struct dataset **out, struct error *error) {
+    return dataset_open_as(name, prefix, &format_options_default, NULL, NULL, out, error);
+}
+
+/* Without a '/' at its end. */
+static char *copy_prefix(const char *prefix) {
+    size_t chars = strlen(prefix);
+    while (chars > 1 && prefix[chars - 1] == '/') {
+        chars--;
+    }
+    return strndup(prefix, chars);
+}
+
+static int load_dataset(struct dataset *dataset, const struct format_options *options,
+                        struct files *files, struct error *error) {
+    int rc = files == NULL ? files_create(2, &dataset->own_files, error) : 0;
+    if (rc < 0) {
+        return rc;
+    }
+    volumes_init(&dataset->volumes, files == NULL ? dataset->own_files : files);
+    dataset->format = options->format == FORMAT_AUTO ? format_detect(dataset->prefix)
+                                                     : options->format;
+    return dataset->format == FORMAT_MEGATRON ? load_megatron(dataset, error)
+                                              : load_format(dataset, options, error);
+}
+
+int dataset_open_as(const char *name, const char *prefix, const struct format_options *options,
+                    struct files *files, const struct dataset_watch *watch, struct dataset **out,
+                    struct error *error) {
     struct dataset *dataset = calloc(1, sizeof *dataset);
     int rc = -ENOMEM;
     if (dataset == NULL) {
@@ -202,16 +280,17 @@ int dataset_open_watched(const char *name, const char *prefix, struct files *fil
         goto fail;
     }
     dataset->index_fd = -1;
+    documents_init(&dataset->documents, 0);
     pthread_mutex_init(&dataset->fingerprint.mutex, NULL);
     dataset->name = strdup(name);
-    dataset->prefix = strdup(prefix);
-    if (dataset->name == NULL || dataset->prefix == NULL ||
-        !set_path(&dataset->bin_path, prefix, "bin") ||
-        !set_path(&dataset->index_path, prefix, "idx")) {
+    dataset->prefix = copy_prefix(prefix);
+    if (dataset->name == NULL || dataset->prefix == NULL) {
         error_set(error, rc, "no memory; free some memory");
         goto fail;
     }
-    rc = load_index(dataset, files, watch, error);
+    dataset->watch = watch;
+    rc = load_dataset(dataset, options, files, error);
+    dataset->watch = NULL;
     if (rc < 0) {
         goto fail;
     }
@@ -228,10 +307,11 @@ void dataset_close(struct dataset *dataset) {
     if (dataset == NULL) {
         return;
     }
-    megatron_index_deinit(&dataset->index);
+    document_index_deinit(&dataset->index);
+    documents_deinit(&dataset->documents);
     manifest_destroy(dataset->manifest);
-    file_destroy(dataset->direct);
-    file_destroy(dataset->bin);
+    volumes_deinit(&dataset->volumes);
+    derived_destroy(dataset->derived);
     files_destroy(dataset->own_files);
     if (dataset->index_fd >= 0) {
         close(dataset->index_fd);
@@ -239,7 +319,6 @@ void dataset_close(struct dataset *dataset) {
     XXH3_freeState(dataset->hash);
     pthread_mutex_destroy(&dataset->fingerprint.mutex);
     free(dataset->index_path);
-    free(dataset->bin_path);
     free(dataset->prefix);
     free(dataset->name);
     free(dataset);
@@ -253,21 +332,31 @@ const char *dataset_prefix(const struct dataset *dataset) {
     return dataset->prefix;
 }
 
-const char *dataset_bin_path(const struct dataset *dataset) {
-    return dataset->bin_path;
+enum format dataset_format(const struct dataset *dataset) {
+    return dataset->format;
 }
 
-struct file *dataset_bin(const struct dataset *dataset) {
-    return dataset->direct != NULL ? dataset->direct : dataset->bin;
+const char *dataset_bin_path(const struct dataset *dataset) {
+    return dataset->volumes.count == 0 ? dataset->prefix
+                                       : file_path(dataset->volumes.items[0].file);
+}
+
+const struct volumes *dataset_volumes(const struct dataset *dataset) {
+    return &dataset->volumes;
+}
+
+const char *dataset_locate(const struct dataset *dataset, uint64_t address, uint64_t *offset) {
+    *offset = address;
+    if (dataset->volumes.count == 0) {
+        return dataset->prefix;
+    }
+    const struct volume *volume = volumes_find(&dataset->volumes, address);
+    *offset = volume_offset(volume, address);
+    return file_path(volume->file);
 }
 
 int dataset_read_direct(struct dataset *dataset, struct error *error) {
-    int rc = file_create(dataset->files, dataset->bin_path, true, &dataset->direct, error);
-    if (rc == 0 && file_check(dataset->bin) < 0) {
-        rc = error_set(error, -ESTALE, "%s: replaced while it was opened; try again",
-                       dataset->bin_path);
-    }
-    return rc;
+    return volumes_read_direct(&dataset->volumes, error);
 }
 
 uint64_t dataset_documents(const struct dataset *dataset) {
@@ -279,7 +368,12 @@ uint64_t dataset_tokens(const struct dataset *dataset) {
 }
 
 uint64_t dataset_bin_bytes(const struct dataset *dataset) {
-    return file_bytes(dataset->bin);
+    return dataset->volumes.bytes;
+}
+
+bool dataset_dense(const struct dataset *dataset) {
+    return !dataset->documents.gapped &&
+           dataset->index.tokens * dataset->index.width == dataset->volumes.bytes;
 }
 
 uint32_t dataset_width(const struct dataset *dataset) {
@@ -292,11 +386,11 @@ uint8_t dataset_dtype(const struct dataset *dataset) {
 
 uint32_t dataset_length(const struct dataset *dataset, uint64_t i) {
     assert(i < dataset->index.documents);
-    return megatron_index_length(&dataset->index, i);
+    return document_index_length(&dataset->index, i);
 }
 
 uint64_t dataset_offset(const struct dataset *dataset, uint64_t i) {
-    return megatron_index_offset(&dataset->index, i);
+    return document_index_offset(&dataset->index, i);
 }
 
 uint64_t dataset_place(const struct dataset *dataset, uint64_t i, uint32_t *length) {
@@ -315,16 +409,9 @@ int dataset_failed(const struct dataset *dataset, struct error *error) {
     return code;
 }
 
-int dataset_read(const struct dataset *dataset, uint64_t offset, void *to, size_t count,
+int dataset_read(const struct dataset *dataset, uint64_t address, void *to, size_t count,
                  size_t *have) {
-    *have = 0;
-    int fd = file_acquire(dataset->bin);
-    if (fd < 0) {
-        return fd;
-    }
-    int rc = read_all(fd, offset, to, count, have);
-    file_release(dataset->bin);
-    return rc;
+    return volumes_read(&dataset->volumes, address, to, count, have);
 }
 
 /* One sample from each 64th of the file, at a keyed place in it; all of it when it is small. */
@@ -345,7 +432,7 @@ static int hash_sample(XXH3_state_t *state, const struct dataset *dataset, uint3
         return error_set(error, rc,
                          "%s: cannot read %" PRIu64 " bytes at offset %" PRIu64
                          " for the fingerprint (%s); check the disk and copy the file again",
-                         dataset->bin_path, count, from, strerror(-rc));
+                         dataset_locate(dataset, from, &from), count, from, strerror(-rc));
     }
     XXH3_128bits_update(state, bytes, (size_t)count);
     return 0;
@@ -399,8 +486,11 @@ int dataset_use_manifest(struct dataset *dataset, struct error *error) {
                              strerror(errno), dataset->prefix)
                  : dataset_fingerprint(dataset, fingerprint, error);
     if (rc == 0) {
-        rc = manifest_open(path, dataset_bin_bytes(dataset), fingerprint, &dataset->manifest,
-                           error);
+        rc = manifest_open(path, volumes_manifest_bytes(&dataset->volumes), fingerprint,
+                           &dataset->manifest, error);
+    }
+    if (rc == 0) {
+        volumes_use_manifest(&dataset->volumes, dataset->manifest);
     }
     if (rc < 0) {
         error_prefix(error, "corpus '%s'", dataset->name);

@@ -1,24 +1,27 @@
-/* dataset: one tokenized corpus on disk, a Megatron indexed dataset (PREFIX.idx, PREFIX.bin).
+/* dataset: one tokenized corpus on disk: a Megatron indexed dataset (PREFIX.idx, PREFIX.bin), or
+ * files of another format (corpus/format.h).
  *
- * Opening validates everything that can be validated without reading the tokens (every
- * check is listed in corpus/megatron.h) and refuses with file, offset and remedy. A sequence is a
- * document. Immutable after open, any thread. Files are read with pread and io_uring, never mapped,
- * so a file that shrinks later is an error of a read and not a signal. */
+ * Opening validates everything that can be validated without reading the tokens (every check is
+ * listed in corpus/megatron.h and the other formats' files) and refuses with file, offset and
+ * remedy. A sequence is a document. Its tokens lie in one address space, whatever the number of
+ * files (corpus/volumes.h). Immutable after open, any thread. Files are read with pread and
+ * io_uring, never mapped, so a file that shrinks later is an error of a read and not a signal. */
 #ifndef BALLAST_CORPUS_DATASET_H
 #define BALLAST_CORPUS_DATASET_H
 
-#include "planner/error.h"
+#include "corpus/format.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct dataset;
-struct file;
 struct files;
 struct manifest;
+struct volumes;
 
-/* `prefix` is the path without .idx/.bin; `name` is for messages. On success *out is the caller's
- * until dataset_close (which takes NULL). */
+/* `prefix` is the path without .idx/.bin, or what other formats have; `name` is for messages. On
+ * success *out is the caller's until dataset_close (which takes NULL). */
 int dataset_open(const char *name, const char *prefix, struct dataset **out, struct error *error);
 
 /* Is told how far opening is, in millionths, which never fall; a negative errno, ECANCELED say,
@@ -30,17 +33,21 @@ struct dataset_watch {
 
 /* `files` bounds the descriptors of token files (NULL: a set of its own) and outlives the dataset.
  */
-int dataset_open_watched(const char *name, const char *prefix, struct files *files,
-                         const struct dataset_watch *watch, struct dataset **out,
-                         struct error *error);
+int dataset_open_as(const char *name, const char *prefix, const struct format_options *options,
+                    struct files *files, const struct dataset_watch *watch, struct dataset **out,
+                    struct error *error);
 void dataset_close(struct dataset *dataset);
 
 const char *dataset_name(const struct dataset *dataset);
 const char *dataset_prefix(const struct dataset *dataset);
+enum format dataset_format(const struct dataset *dataset);
+
+/* The first file of tokens. */
 const char *dataset_bin_path(const struct dataset *dataset);
 
-/* The file that batches are read from. */
-struct file *dataset_bin(const struct dataset *dataset);
+/* The files that batches are read from, and where in which file an address is, for messages. */
+const struct volumes *dataset_volumes(const struct dataset *dataset);
+const char *dataset_locate(const struct dataset *dataset, uint64_t address, uint64_t *offset);
 
 /* From now on batches are read past the page cache; before any reader has the file. -EINVAL where
  * the file system cannot. */
@@ -48,14 +55,17 @@ int dataset_read_direct(struct dataset *dataset, struct error *error);
 
 uint64_t dataset_documents(const struct dataset *dataset);
 uint64_t dataset_tokens(const struct dataset *dataset);
-uint64_t dataset_bin_bytes(const struct dataset *dataset);
+uint64_t dataset_bin_bytes(const struct dataset *dataset); /* of the address space */
+
+/* Whether all of that is tokens; else what lies between documents is none. */
+bool dataset_dense(const struct dataset *dataset);
 
 /* Bytes of one token in the file: 1, 2, 4 or 8; dtype is Megatron's code; signed types may not hold
  * negative ids. */
 uint32_t dataset_width(const struct dataset *dataset);
 uint8_t dataset_dtype(const struct dataset *dataset);
 
-/* Tokens of document i and byte offset of its first token; i < documents. Of a large index (over 4
+/* Tokens of document i and address of its first token; i < documents. Of a large index (over 4
  * million documents) they are read from the file, through windows; where that is not possible any
  * more, 0 tokens at an offset behind the end of the file (corpus/windows.h). */
 uint32_t dataset_length(const struct dataset *dataset, uint64_t i);
@@ -69,15 +79,15 @@ uint32_t dataset_longest(const struct dataset *dataset);
  * to be used. -EBADMSG changed, or what reading said. Stays. */
 int dataset_failed(const struct dataset *dataset, struct error *error);
 
-/* Reads `count` bytes of .bin, blocking: for tools; batches go through corpus/reader.h. -EIO also
- * where the file ends. *have: bytes that came, also on failure. */
-int dataset_read(const struct dataset *dataset, uint64_t offset, void *to, size_t count,
+/* Reads `count` bytes at an address, blocking: for tools; batches go through corpus/reader.h. -EIO
+ * also where the file ends. *have: bytes that came, also on failure. */
+int dataset_read(const struct dataset *dataset, uint64_t address, void *to, size_t count,
                  size_t *have);
 
-/* 128-bit fingerprint (XXH3): .bin size, dtype, all lengths (offsets too where the documents stand
- * in another order than their tokens), and 64 keyed 4 KB samples of .bin, one from each 64th of it,
- * so that a .bin of up to 256 KB is hashed whole; never paths or times. Computed on first call by
- * reading the samples, remembered after that. */
+/* 128-bit fingerprint (XXH3): bytes of tokens, dtype, all lengths (offsets too where the documents
+ * stand in another order than their tokens), and 64 keyed 4 KB samples of .bin, one from each 64th
+ * of it, so that a .bin of up to 256 KB is hashed whole; never paths or times. Computed on first
+ * call by reading the samples, remembered after that. */
 int dataset_fingerprint(const struct dataset *dataset, uint8_t out[16], struct error *error);
 
 /* From now on what is read of .bin is checked against PREFIX.manifest (corpus/manifest.h), each

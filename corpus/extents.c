@@ -4,6 +4,7 @@
 #include "corpus/files.h"
 #include "corpus/gathered.h"
 #include "corpus/manifest.h"
+#include "corpus/volumes.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ void extents_begin(struct extents *extents, bool gaps) {
     extents->waste_bytes = 0;
     extents->waste_open = 0;
     extents->read_bytes = 0;
-    extents->dataset = NULL;
+    extents->volume = NULL;
     extents->manifest = NULL;
 }
 
@@ -111,10 +112,11 @@ static uint64_t extent_whole_end(const struct extents *extents) {
     if (extents->manifest == NULL) {
         return extents->end;
     }
+    const struct volume *volume = extents->volume;
     uint64_t piece = manifest_piece_bytes(extents->manifest);
-    uint64_t bin = dataset_bin_bytes(extents->dataset);
-    uint64_t end = (extents->end + piece - 1) / piece * piece;
-    return end < bin ? end : bin;
+    uint64_t end = (extents->end - volume->base + piece - 1) / piece * piece;
+    end = volume->base + (end < volume->bytes ? end : volume->bytes);
+    return end > extents->end ? end : extents->end; /* which may be WINDOWS_NOWHERE */
 }
 
 static void extent_close(struct extents *extents) {
@@ -128,12 +130,14 @@ static void extent_close(struct extents *extents) {
 
 /* On a thread of the reader. */
 static int extent_check(struct read_extent *extent) {
-    const struct manifest *manifest = extent->check_context;
+    const struct volume *volume = extent->check_context;
+    const struct manifest *manifest = volume->manifest;
+    uint64_t first = volume->pieces_at + (extent->offset - volume->start);
     uint64_t piece_bytes = manifest_piece_bytes(manifest), bytes = extent->done;
     struct gathered from = {.iovec = extent->iovecs};
     for (uint64_t at = 0; at < bytes; at += piece_bytes) {
         size_t piece_size = (size_t)(bytes - at < piece_bytes ? bytes - at : piece_bytes);
-        uint64_t piece = (extent->offset + at) / piece_bytes;
+        uint64_t piece = (first + at) / piece_bytes;
         if (gathered_hash(&from, piece_size) != manifest_hash(manifest, piece)) {
             extent->done = at;
             return -EBADMSG;
@@ -143,25 +147,33 @@ static int extent_check(struct read_extent *extent) {
     return 0;
 }
 
+/* Where an extent has to end: with its volume, but for an address behind all (WINDOWS_NOWHERE). */
+static uint64_t extent_bound(const struct volume *volume, uint64_t from, uint64_t most) {
+    uint64_t end = volume->base + volume->bytes;
+    return from < end && end - from < most ? end : from + most;
+}
+
 /* Where an extent that begins at `offset` is to begin and end, and whether it is checked. */
 static void extent_bounds(struct extents *extents, uint64_t offset) {
-    const struct manifest *manifest = dataset_manifest(extents->dataset);
+    const struct volume *volume = extents->volume;
+    const struct manifest *manifest = volume->manifest;
     extents->manifest = NULL;
     extents->end = offset;
-    extents->bound = offset + READ_EXTENT_BYTES_MAX;
-    if (manifest == NULL) {
+    extents->bound = extent_bound(volume, offset, READ_EXTENT_BYTES_MAX);
+    if (manifest == NULL || offset - volume->base >= volume->bytes) {
         return;
     }
-    uint64_t checked_end = manifest_checked_end(manifest, offset, extents->bound);
-    if (checked_end > offset) {
-        extents->bound = checked_end;
+    uint64_t shift = volume->pieces_at - volume->base; /* from an address to the manifest's space */
+    uint64_t checked_end = manifest_checked_end(manifest, offset + shift, extents->bound + shift);
+    if (checked_end > offset + shift) {
+        extents->bound = checked_end - shift;
         return;
     }
     uint64_t piece = manifest_piece_bytes(manifest);
     uint64_t most = piece < CHECKED_BYTES_MAX ? CHECKED_BYTES_MAX : READ_EXTENT_BYTES_MAX;
     extents->manifest = manifest;
-    extents->end = offset / piece * piece;
-    extents->bound = extents->end + most / piece * piece;
+    extents->end = offset - (offset - volume->base) % piece;
+    extents->bound = extent_bound(volume, extents->end, most / piece * piece);
 }
 
 static void extent_open(struct extents *extents, const struct dataset *dataset, uint64_t offset,
@@ -170,17 +182,18 @@ static void extent_open(struct extents *extents, const struct dataset *dataset, 
     if (!extents_room(extents)) {
         return;
     }
-    struct file *file = dataset_bin(dataset);
-    extents->dataset = dataset;
+    const struct volume *volume = volumes_find(dataset_volumes(dataset), offset);
+    struct file *file = volume_file(volume);
+    extents->volume = volume;
     extents->gap_max = !extents->gaps         ? 0
                        : file_is_direct(file) ? EXTENT_GAP_BYTES_MAX_DIRECT
                                               : EXTENT_GAP_BYTES_MAX;
     extent_bounds(extents, offset);
     extents->extents[extents->count] = (struct read_extent){
         .file = file,
-        .offset = extents->end,
+        .offset = volume_offset(volume, extents->end),
         .check = extents->manifest == NULL ? NULL : extent_check,
-        .check_context = extents->manifest,
+        .check_context = volume,
     };
     extents->places[extents->count++] = place;
     extents->iovecs_open = 0;
@@ -192,13 +205,14 @@ static void extent_open(struct extents *extents, const struct dataset *dataset, 
  * is to be read behind it. */
 static bool extent_goes_on(const struct extents *extents, const struct dataset *dataset,
                            uint64_t offset) {
-    if (extents->count == 0 || extents->dataset != dataset || extents->end > offset) {
+    if (extents->count == 0 || extents->end > offset || offset >= extents->bound ||
+        extents->volume != volumes_find(dataset_volumes(dataset), offset)) {
         return false;
     }
     uint64_t gap = offset - extents->end;
     uint32_t iovecs = extents->iovecs_open + 1 + (gap > 0) + (extents->manifest != NULL);
     return (gap <= extents->gap_max || offset < extent_whole_end(extents)) &&
-           offset < extents->bound && iovecs <= READ_EXTENT_IOVECS_MAX;
+           iovecs <= READ_EXTENT_IOVECS_MAX;
 }
 
 void extents_add(struct extents *extents, const struct dataset *dataset, uint64_t offset,

@@ -19,8 +19,8 @@
 #define EXTENT_GAP_BYTES_MAX_DIRECT 8192u
 
 struct extents {
-    struct read_extent *extents;
-    uint32_t *places; /* the first place with bytes in each extent */
+    struct read_extent *extents; /* check_context is the volume */
+    uint32_t *places;            /* the first place with bytes in each extent */
     uint32_t count;
     uint64_t read_bytes; /* of all extents, with gaps */
     /* private from here on */
@@ -32,11 +32,11 @@ struct extents {
     bool gaps; /* are read along */
     int code;  /* -ENOMEM: there is none of what was to be had */
     /* The open extent: */
-    const struct dataset *dataset;
+    const struct volume *volume;     /* of whose dataset; which it does not leave */
     const struct manifest *manifest; /* it is checked against; NULL: not checked */
     uint32_t iovecs_open;
     uint64_t gap_max;
-    uint64_t end;        /* in the file */
+    uint64_t end;        /* address */
     uint64_t bound;      /* where it has to end */
     uint64_t waste_open; /* for its gaps: the largest, or all where they are checked */
     uint8_t *memory_end; /* of its last iovec */
@@ -45,8 +45,8 @@ struct extents {
 /* Empties it; memory is kept. Zero it the first time. */
 void extents_begin(struct extents *extents, bool gaps);
 
-/* `bytes` bytes at `offset` of a dataset go to `to`, for the place of this number; datasets and
- * offsets ascend, but one may begin before the last one ends. */
+/* `bytes` bytes at the address `offset` of a dataset go to `to`, for the place of this number;
+ * datasets and offsets ascend, but one may begin before the last one ends. */
 void extents_add(struct extents *extents, const struct dataset *dataset, uint64_t offset,
                  uint64_t bytes, uint8_t *to, uint32_t place);
 

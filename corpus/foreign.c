@@ -4,7 +4,6 @@
 #include <endian.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,7 +14,8 @@
     "(megatron/core/datasets/indexed_dataset.py)"
 #define WITH_PREPROCESS "run Megatron-LM's tools/preprocess_data.py on its text"
 
-#define TAR_BLOCK_BYTES 512u
+/* For whoever set corpus.format to Megatron's. */
+#define READ_HERE "set corpus.format to auto, which reads it"
 
 static const struct foreign_format tntidx = {
     "an old TNTIDX index (lazy or cached implementation)",
@@ -30,19 +30,11 @@ static const struct foreign_format zstd = {"compressed with zstd",
 static const struct foreign_format npy = {"a numpy array", WITH_BUILDER};
 static const struct foreign_format offset_list = {
     "an offset list as Energon and WebDataset keep beside x.tar or x.jsonl", WITH_PREPROCESS};
-static const struct foreign_format datatrove = {
-    "a datatrove or nanotron .ds file",
-    "tokenize again with datatrove's MegatronDocumentTokenizer in place of DocumentTokenizer, or "
-    "cut it at NAME.ds.index and " WITH_BUILDER};
-static const struct foreign_format mds = {"an MDS folder (MosaicML streaming)",
-                                          "read it with the streaming package and " WITH_BUILDER};
-static const struct foreign_format litdata = {"a litdata folder",
-                                              "read it with the litdata package and " WITH_BUILDER};
-static const struct foreign_format olmo = {
-    "an OLMo (dolma) token file",
-    "cut it at its .csv.gz or at the end-of-text id and " WITH_BUILDER};
-static const struct foreign_format llm_c = {"an llm.c token shard",
-                                            "cut it at the end-of-text id and " WITH_BUILDER};
+static const struct foreign_format datatrove = {"a datatrove or nanotron .ds file", READ_HERE};
+static const struct foreign_format mds = {"an MDS folder (MosaicML streaming)", READ_HERE};
+static const struct foreign_format litdata = {"a litdata folder", READ_HERE};
+static const struct foreign_format olmo = {"an OLMo (dolma) token file", READ_HERE};
+static const struct foreign_format llm_c = {"an llm.c token shard", READ_HERE};
 static const struct foreign_format raw_bin = {
     "tokens without an index (as nanoGPT writes them)",
     "copy the .idx too, or cut it at the end-of-text id and " WITH_BUILDER};
@@ -140,8 +132,7 @@ static bool ends_with(const char *text, const char *ending) {
     return text_chars > ending_chars && strcmp(text + text_chars - ending_chars, ending) == 0;
 }
 
-/* PREFIX is x.idx or x.bin, and there is an x.idx. */
-static bool has_suffix(const char *prefix) {
+bool foreign_is_half(const char *prefix) {
     char index[PATH_MAX];
     size_t stem_chars = strlen(prefix) - strlen(".idx");
     if (!ends_with(prefix, ".idx") && !ends_with(prefix, ".bin")) {
@@ -152,7 +143,7 @@ static bool has_suffix(const char *prefix) {
 }
 
 const struct foreign_format *foreign_by_path(const char *prefix) {
-    if (has_suffix(prefix)) {
+    if (foreign_is_half(prefix)) {
         return &with_suffix;
     }
     for (size_t i = 0; i < sizeof path_rows / sizeof path_rows[0]; i++) {

@@ -5,6 +5,7 @@
 #ifndef BALLAST_CORPUS_FOREIGN_H
 #define BALLAST_CORPUS_FOREIGN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,5 +23,8 @@ const struct foreign_format *foreign_by_head(const uint8_t *head, size_t count,
 
 /* What lies at a corpus prefix that has no PREFIX.idx; NULL when nothing known does. */
 const struct foreign_format *foreign_by_path(const char *prefix);
+
+/* Whether a path is x.idx or x.bin, and there is an x.idx. */
+bool foreign_is_half(const char *prefix);
 
 #endif

@@ -14,7 +14,6 @@
 #include <xxhash.h>
 
 #define PIECE_BYTES_MIN 4096u
-#define PIECE_BYTES_MAX (1u << 20)
 
 struct header {
     uint8_t magic[8];
@@ -212,7 +211,7 @@ static int check_header(const char *path, const struct header *header, uint64_t 
         return error_set(error, -EBADMSG, "%s: no manifest of this version at offset 0; " REMEDY,
                          path);
     }
-    if (piece < PIECE_BYTES_MIN || piece > PIECE_BYTES_MAX || (piece & (piece - 1)) != 0) {
+    if (piece < PIECE_BYTES_MIN || piece > MANIFEST_PIECE_BYTES_MAX || (piece & (piece - 1)) != 0) {
         return error_set(error, -EBADMSG, "%s: pieces of %" PRIu64 " bytes at offset 8; " REMEDY,
                          path, piece);
     }

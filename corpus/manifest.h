@@ -4,7 +4,7 @@
  *     offset       field, little endian
  *     0            "BALLAST" and a 1, the version
  *     8    u64     bytes of a piece: a power of two, 4 KB to 1 MB
- *     16   u64     bytes of .bin
+ *     16   u64     bytes of .bin; of several files, those of each filled up to 1 MB but the last's
  *     24   u8[16]  the dataset's fingerprint, which covers all lengths
  *     40   u64     XXH3-64 of this header with zeros here, then of all that follows
  *     48   u64[]   XXH3-64 of each piece, the last may be shorter
@@ -23,7 +23,8 @@
 
 /* A piece is read whole to be checked: larger ones cost reads of single documents more, smaller
  * ones memory, 8 bytes each. */
-#define MANIFEST_PIECE_BYTES 65536u
+#define MANIFEST_PIECE_BYTES     65536u
+#define MANIFEST_PIECE_BYTES_MAX (1u << 20) /* of any manifest */
 
 struct manifest;
 

@@ -55,7 +55,7 @@ struct load {
     const char *bin_path;
     uint64_t bin_bytes;
     bool swapped; /* read the arrays as big endian; nothing is kept then */
-    struct megatron_index *index;
+    struct document_index *index;
     struct error *error;
 };
 
@@ -366,7 +366,7 @@ static int check_document_array(const struct load *load) {
 }
 
 static int allocate(struct load *load) {
-    struct megatron_index *index = load->index;
+    struct document_index *index = load->index;
     const struct layout *layout = &load->layout;
     index->dtype = layout->dtype;
     index->width = megatron_width(index->dtype);
@@ -397,7 +397,7 @@ static void load_seen(const struct load *load, const void *bytes, size_t count) 
 /* Lengths from document `from` on are counted in. */
 static int check_length_block(struct load *load, uint64_t from, const uint32_t *lengths,
                               size_t count) {
-    struct megatron_index *index = load->index;
+    struct document_index *index = load->index;
     const uint64_t tokens_max = INT64_MAX / index->width;
     uint64_t tokens = 0;
     uint32_t all = 0;
@@ -452,7 +452,7 @@ static void find_out_of_order(struct out_of_order *first, uint64_t from, const u
 
 /* Lengths and offsets side by side, each block while it is in the cache. */
 static int load_documents(struct load *load, struct out_of_order *first) {
-    struct megatron_index *index = load->index;
+    struct document_index *index = load->index;
     struct array lengths, offsets;
     const uint32_t *length_block;
     const uint64_t *offset_block;
@@ -514,7 +514,7 @@ static int check_offset_block(const struct load *load, uint64_t from, const uint
 }
 
 static int load_offset_blocks(struct load *load, uint64_t *unmatched) {
-    struct megatron_index *index = load->index;
+    struct document_index *index = load->index;
     struct array lengths, offsets;
     const uint32_t *length_block;
     const uint64_t *offset_block;
@@ -539,7 +539,7 @@ static int load_offset_blocks(struct load *load, uint64_t *unmatched) {
 }
 
 static int load_offsets(struct load *load, const struct out_of_order *first) {
-    struct megatron_index *index = load->index;
+    struct document_index *index = load->index;
     uint64_t unmatched = mix(load->bin_bytes) - mix(0);
     if (windows_want_offsets(index->windows) < 0) {
         return error_set(load->error, -ENOMEM,
@@ -562,7 +562,7 @@ static int load_offsets(struct load *load, const struct out_of_order *first) {
     return 0;
 }
 
-static uint64_t first_beyond(const struct megatron_index *index, uint64_t bin_bytes) {
+static uint64_t first_beyond(const struct document_index *index, uint64_t bin_bytes) {
     uint64_t i = 0;
     for (uint64_t end = 0; index->windows != NULL && i < index->documents; i++) {
         end += (uint64_t)windows_length(index->windows, i) * index->width;
@@ -574,7 +574,7 @@ static uint64_t first_beyond(const struct megatron_index *index, uint64_t bin_by
 }
 
 static int check_bin_size(const struct load *load) {
-    const struct megatron_index *index = load->index;
+    const struct document_index *index = load->index;
     uint64_t expected = index->tokens * index->width;
     if (load->bin_bytes < expected) {
         return error_set(load->error, -EBADMSG,
@@ -613,7 +613,7 @@ static int load_index(struct load *load) {
 /* Whether a refused index makes sense when its arrays are read as big endian. Without a document
  * array the size of .bin has to agree too: little else would be evidence. */
 static bool is_big_endian(const struct load *refused) {
-    struct megatron_index scratch = {0};
+    struct document_index scratch = {0};
     struct out_of_order first;
     struct load load = *refused;
     load.swapped = true;
@@ -621,11 +621,11 @@ static bool is_big_endian(const struct load *refused) {
     load.error = NULL;
     bool consistent = load_arrays(&load, &first) == 0 && first.document == scratch.documents &&
                       (!load.layout.fairseq || check_bin_size(&load) == 0);
-    megatron_index_deinit(&scratch);
+    document_index_deinit(&scratch);
     return consistent;
 }
 
-int megatron_index_init(struct megatron_index *index, const struct megatron_file *file,
+int megatron_index_init(struct document_index *index, const struct megatron_file *file,
                         const char *bin_path, uint64_t bin_bytes, struct error *error) {
     assert(file->bytes <= INT64_MAX && bin_bytes <= INT64_MAX);
     memset(index, 0, sizeof *index);
@@ -645,12 +645,7 @@ int megatron_index_init(struct megatron_index *index, const struct megatron_file
         error_prefix(error, "in fairseq's layout, which its size says");
     }
     if (rc < 0) {
-        megatron_index_deinit(index);
+        document_index_deinit(index);
     }
     return rc;
-}
-
-void megatron_index_deinit(struct megatron_index *index) {
-    windows_destroy(index->windows);
-    memset(index, 0, sizeof *index);
 }

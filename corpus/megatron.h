@@ -35,10 +35,10 @@
 #ifndef BALLAST_CORPUS_MEGATRON_H
 #define BALLAST_CORPUS_MEGATRON_H
 
-#include "corpus/windows.h"
+#include "corpus/document_index.h"
 
 #define MEGATRON_HEADER_BYTES  34u
-#define MEGATRON_SEQUENCES_MAX INT32_MAX
+#define MEGATRON_SEQUENCES_MAX INDEX_DOCUMENTS_MAX
 
 enum megatron_dtype {
     MEGATRON_U8 = 1,
@@ -81,30 +81,10 @@ struct megatron_header {
 int megatron_header_read(const struct megatron_file *file, struct megatron_header *out,
                          struct error *error);
 
-/* Immutable after init, any thread. */
-struct megatron_index {
-    uint8_t dtype;
-    uint32_t width;   /* bytes of a token */
-    uint32_t longest; /* tokens of the longest document; 0 without any */
-    uint64_t documents;
-    uint64_t tokens;
-    struct windows *windows; /* lengths and offsets; of the index */
-};
-
 /* Reads and checks; memory is bounded whatever the number of documents (windows.h). Unless
  * windows_resident, `file` is borrowed until the end. -EBADMSG damaged, -ENOSYS a kind of file that
  * is not read, -ENOMEM, or what file->read returned. On failure `index` is zeroed. */
-int megatron_index_init(struct megatron_index *index, const struct megatron_file *file,
+int megatron_index_init(struct document_index *index, const struct megatron_file *file,
                         const char *bin_path, uint64_t bin_bytes, struct error *error);
-void megatron_index_deinit(struct megatron_index *index);
-
-/* Tokens of document i, and the byte offset of its first one in .bin; i < documents. */
-static inline uint32_t megatron_index_length(const struct megatron_index *index, uint64_t i) {
-    return windows_length(index->windows, i);
-}
-
-static inline uint64_t megatron_index_offset(const struct megatron_index *index, uint64_t i) {
-    return windows_offset(index->windows, i);
-}
 
 #endif

@@ -8,6 +8,7 @@
 #include "corpus/convert.h"
 #include "corpus/files.h"
 #include "corpus/gathered.h"
+#include "corpus/volumes.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -21,7 +22,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files and slots are li
 
 /* A part on disk, in the bounce memory and in the payload. */
 struct tokens_place {
-    uint64_t file_offset;   /* bytes, of its first token */
+    uint64_t file_offset;   /* address of its first token */
     uint64_t file_bytes;    /* without the successor token */
     uint64_t bounce_offset; /* bytes; the successor follows; unused when widths agree */
     uint64_t row;           /* tokens, from the start of the payload */
@@ -302,11 +303,13 @@ static int refuse_id(const struct tokens_job *job, const struct tokens_place *pl
         snprintf(reason, sizeof reason, "%" PRIu64 " is over %u", bits,
                  job->token_bytes == 2 ? UINT16_MAX : (uint32_t)INT32_MAX);
     }
+    uint64_t offset;
+    const char *path = dataset_locate(dataset, place->file_offset + (run->first + index) * width,
+                                      &offset);
     return error_set(error, -EBADMSG,
                      "dataset '%s': %s: byte %" PRIu64 " (document %" PRIu64 ", token %" PRIu64
                      "): token id %s; run `ballastctl verify %s` and make the dataset again",
-                     dataset_name(dataset), dataset_bin_path(dataset),
-                     place->file_offset + (run->first + index) * width, document->document,
+                     dataset_name(dataset), path, offset, document->document,
                      document->offset + run->first + index, reason, dataset_prefix(dataset));
 }
 
@@ -346,7 +349,7 @@ static int finish_place(const struct tokens_job *job, uint32_t i, struct error *
 
 struct read_failure {
     int code;
-    uint64_t offset; /* bytes, in the file */
+    uint64_t offset; /* address */
 };
 
 static const char *failure_reason(int code) {
@@ -390,13 +393,15 @@ static void target_fail(const struct tokens_job *job, const struct tokens_place 
     }
     const struct dataset *dataset = catalog_dataset(job->catalog, place->dataset);
     const struct document *document = &target->documents[place->part];
-    uint64_t offset = failure->offset > place->file_offset ? failure->offset : place->file_offset;
-    uint64_t token = document->offset + (offset - place->file_offset) / place->width;
+    uint64_t address = failure->offset > place->file_offset ? failure->offset : place->file_offset;
+    uint64_t token = document->offset + (address - place->file_offset) / place->width;
+    uint64_t offset;
+    const char *path = dataset_locate(dataset, address, &offset);
     (void)error_set(&target->error, failure->code,
                     "dataset '%s': %s: byte %" PRIu64 " (document %" PRIu64 ", token %" PRIu64
                     "): %s; %s",
-                    dataset_name(dataset), dataset_bin_path(dataset), offset, document->document,
-                    token, failure_reason(failure->code), failure_remedy(failure->code));
+                    dataset_name(dataset), path, offset, document->document, token,
+                    failure_reason(failure->code), failure_remedy(failure->code));
 }
 
 static uint64_t extent_bytes(const struct read_extent *extent) {
@@ -407,11 +412,13 @@ static uint64_t extent_bytes(const struct read_extent *extent) {
     return bytes;
 }
 
-/* All places with bytes in what an extent did not read, successors included. */
-static void tokens_fail_extent(const struct tokens_job *job, uint32_t e) {
+/* All places with bytes in an extent behind the first `done`, successors included. */
+static void tokens_fail_extent(const struct tokens_job *job, uint32_t e, int code, uint64_t done) {
     const struct read_extent *extent = &job->read.extents[e];
-    struct read_failure failure = {extent->result, extent->offset + extent->done};
-    uint64_t end = extent->offset + extent_bytes(extent);
+    const struct volume *volume = extent->check_context;
+    uint64_t begin = volume->base + (extent->offset - volume->start);
+    struct read_failure failure = {code, begin + done};
+    uint64_t end = begin + extent_bytes(extent);
     uint32_t dataset = job->places[job->extents.places[e]].dataset;
     for (uint32_t i = job->extents.places[e]; i < job->place_count; i++) {
         const struct tokens_place *place = &job->places[i];
@@ -425,22 +432,26 @@ static void tokens_fail_extent(const struct tokens_job *job, uint32_t e) {
     }
 }
 
-static void tokens_fail_dataset(const struct tokens_job *job, uint32_t first, int code) {
-    uint32_t dataset = job->places[first].dataset;
-    for (uint32_t i = first; i < job->place_count && job->places[i].dataset == dataset; i++) {
-        target_fail(job, &job->places[i], &(struct read_failure){.code = code});
+/* All places with bytes in a file that is not what it was. */
+static void tokens_fail_volume(const struct tokens_job *job, const struct volume *volume,
+                               int code) {
+    for (uint32_t e = 0; e < job->read.extent_count; e++) {
+        if (job->read.extents[e].check_context == volume) {
+            tokens_fail_extent(job, e, code, 0);
+        }
     }
 }
 
-/* What was read came from the files that were opened if these are unchanged now. */
+/* What was read came from the files that were opened if these are unchanged now. Extents are in the
+ * order of addresses, so those of a file are neighbours. */
 static void tokens_check_files(const struct tokens_job *job) {
-    for (uint32_t i = 0; i < job->place_count; i++) {
-        if (i == 0 || job->places[i].dataset != job->places[i - 1].dataset) {
-            uint32_t dataset = job->places[i].dataset;
-            int code = file_check(dataset_bin(catalog_dataset(job->catalog, dataset)));
-            if (code < 0) {
-                tokens_fail_dataset(job, i, code);
-            }
+    const struct volume *before = NULL;
+    for (uint32_t e = 0; e < job->read.extent_count; e++) {
+        const struct volume *volume = job->read.extents[e].check_context;
+        int code = volume == before ? 0 : file_check(volume_file(volume));
+        before = volume;
+        if (code < 0) {
+            tokens_fail_volume(job, volume, code);
         }
     }
 }
@@ -483,7 +494,7 @@ static void tokens_complete(struct read_job *read) {
     }
     for (uint32_t e = 0; e < read->extent_count; e++) {
         if (read->extents[e].result < 0) {
-            tokens_fail_extent(job, e);
+            tokens_fail_extent(job, e, read->extents[e].result, read->extents[e].done);
         }
     }
     tokens_check_files(job);

@@ -1,6 +1,7 @@
 /* verify: see verify.h. */
 #include "corpus/verify.h"
 #include "corpus/convert.h"
+#include "corpus/volumes.h"
 
 #include <assert.h>
 #include <endian.h>
@@ -86,13 +87,14 @@ static uint64_t document_at(const struct dataset *dataset, uint64_t offset) {
     return i;
 }
 
-static int refuse_read(const struct dataset *dataset, uint64_t offset, int code,
+static int refuse_read(const struct dataset *dataset, uint64_t address, int code,
                        struct error *error) {
+    uint64_t offset;
+    const char *path = dataset_locate(dataset, address, &offset);
     return error_set(error, code,
                      "corpus '%s': %s: document %" PRIu64 " cannot be read at offset %" PRIu64
                      " (%s); check the disk and copy the file again",
-                     dataset_name(dataset), dataset_bin_path(dataset), document_at(dataset, offset),
-                     offset,
+                     dataset_name(dataset), path, document_at(dataset, address), offset,
                      code == -EIO ? "the file ends or the disk fails there" : strerror(-code));
 }
 
@@ -105,69 +107,123 @@ static int refuse_token(const struct dataset *dataset, const uint8_t *chunk, uin
     }
     uint64_t token = token_at(chunk + at, width);
     uint64_t sign = UINT64_C(1) << (8 * width - 1);
+    uint64_t offset;
+    const char *path = dataset_locate(dataset, chunk_at + at, &offset);
     bool negative = convert_is_signed(dataset_dtype(dataset)) && (token & sign) != 0;
     return error_set(
         error, -EBADMSG,
         "corpus '%s': %s: document %" PRIu64 ": token id %s%" PRIu64 " at offset %" PRIu64
         ", legal are 0 to %" PRIu64 "; check the vocabulary, or tokenize the text again",
-        dataset_name(dataset), dataset_bin_path(dataset), document_at(dataset, chunk_at + at),
-        negative ? "-" : "", negative ? (~token & (sign | (sign - 1))) + 1 : token, chunk_at + at,
-        greatest);
+        dataset_name(dataset), path, document_at(dataset, chunk_at + at), negative ? "-" : "",
+        negative ? (~token & (sign | (sign - 1))) + 1 : token, offset, greatest);
 }
 
-static int refuse_piece(const struct dataset *dataset, uint64_t offset, struct error *error) {
+static int refuse_piece(const struct dataset *dataset, uint64_t address, struct error *error) {
+    uint64_t offset;
+    const char *path = dataset_locate(dataset, address, &offset);
     return error_set(error, -EBADMSG,
                      "corpus '%s': %s: document %" PRIu64 ": the bytes at offset %" PRIu64
                      " are not those that the manifest was made of; restore the file",
-                     dataset_name(dataset), dataset_bin_path(dataset), document_at(dataset, offset),
-                     offset);
+                     dataset_name(dataset), path, document_at(dataset, address), offset);
 }
 
-static int check_pieces(const struct dataset *dataset, struct manifest *fresh, uint64_t offset,
-                        const void *bytes, size_t count, struct error *error) {
-    const struct manifest *manifest = dataset_manifest(dataset);
-    uint64_t bad;
-    if (fresh != NULL) {
-        manifest_add(fresh, offset, bytes, count);
-    } else if (manifest != NULL && !manifest_holds(manifest, offset, bytes, count, &bad)) {
-        return refuse_piece(dataset, bad, error);
+struct scan {
+    const struct dataset *dataset;
+    uint64_t greatest; /* legal id */
+    struct manifest *fresh;
+    void (*progress)(uint64_t done, uint64_t total, void *context);
+    void *context;
+    uint8_t *chunk;
+    uint64_t token_max;
+    struct error *error;
+};
+
+/* Bytes of a volume, from one of its pieces on. */
+static int check_pieces(const struct scan *scan, const struct volume *volume, uint64_t address,
+                        size_t count) {
+    const struct manifest *manifest = dataset_manifest(scan->dataset);
+    uint64_t at = volume->pieces_at + (address - volume->base), bad;
+    if (scan->fresh != NULL) {
+        manifest_add(scan->fresh, at, scan->chunk, count);
+    } else if (manifest != NULL && !manifest_holds(manifest, at, scan->chunk, count, &bad)) {
+        return refuse_piece(scan->dataset, address + (bad - at), scan->error);
     }
     return 0;
 }
 
-static int scan_tokens(const struct dataset *dataset, uint64_t greatest, struct manifest *fresh,
-                       void (*progress)(uint64_t done, uint64_t total, void *context),
-                       void *context, uint64_t *token_max, struct error *error) {
-    uint8_t *chunk = malloc(CHUNK_BYTES);
-    uint64_t total = dataset_bin_bytes(dataset);
+static int check_tokens(struct scan *scan, uint64_t address, size_t count) {
+    uint64_t max = max_token(scan->chunk, count, dataset_width(scan->dataset));
+    if (max > scan->greatest) {
+        return refuse_token(scan->dataset, scan->chunk, address, scan->greatest, scan->error);
+    }
+    scan->token_max = max > scan->token_max ? max : scan->token_max;
+    return 0;
+}
+
+static int read_chunk(const struct scan *scan, uint64_t address, size_t count) {
+    size_t have = 0;
+    int rc = dataset_read(scan->dataset, address, scan->chunk, count, &have);
+    return rc < 0 ? refuse_read(scan->dataset, address + have, rc, scan->error) : 0;
+}
+
+/* All bytes; and the tokens, where they are nothing else. */
+static int scan_volume(struct scan *scan, const struct volume *volume) {
+    bool dense = dataset_dense(scan->dataset);
+    for (uint64_t done = 0; done < volume->bytes;) {
+        uint64_t left = volume->bytes - done;
+        size_t count = left < CHUNK_BYTES ? (size_t)left : CHUNK_BYTES;
+        int rc = read_chunk(scan, volume->base + done, count);
+        if (rc == 0) {
+            rc = check_pieces(scan, volume, volume->base + done, count);
+        }
+        if (rc == 0 && dense) {
+            rc = check_tokens(scan, volume->base + done, count);
+        }
+        if (rc < 0) {
+            return rc;
+        }
+        done += count;
+        if (scan->progress != NULL) {
+            scan->progress(volume->base + done, dataset_bin_bytes(scan->dataset), scan->context);
+        }
+    }
+    return 0;
+}
+
+/* One by one where something else stands between them. */
+static int scan_document(struct scan *scan, uint64_t i) {
+    uint64_t address = dataset_offset(scan->dataset, i);
+    uint64_t left = (uint64_t)dataset_length(scan->dataset, i) * dataset_width(scan->dataset);
+    while (left > 0) {
+        size_t count = left < CHUNK_BYTES ? (size_t)left : CHUNK_BYTES;
+        int rc = read_chunk(scan, address, count);
+        if (rc == 0) {
+            rc = check_tokens(scan, address, count);
+        }
+        if (rc < 0) {
+            return rc;
+        }
+        address += count;
+        left -= count;
+    }
+    return 0;
+}
+
+static int scan_tokens(struct scan *scan) {
+    const struct volumes *volumes = dataset_volumes(scan->dataset);
     int rc = 0;
-    if (chunk == NULL) {
-        return error_set(error, -ENOMEM, "no memory to read with; free some memory");
+    scan->chunk = malloc(CHUNK_BYTES);
+    if (scan->chunk == NULL) {
+        return error_set(scan->error, -ENOMEM, "no memory to read with; free some memory");
     }
-    for (uint64_t done = 0; done < total && rc == 0;) {
-        size_t want = total - done < CHUNK_BYTES ? (size_t)(total - done) : CHUNK_BYTES;
-        size_t have = 0;
-        rc = dataset_read(dataset, done, chunk, want, &have);
-        if (rc < 0) {
-            rc = refuse_read(dataset, done + have, rc, error);
-            break;
-        }
-        rc = check_pieces(dataset, fresh, done, chunk, want, error);
-        if (rc < 0) {
-            break;
-        }
-        uint64_t max = max_token(chunk, want, dataset_width(dataset));
-        if (max > greatest) {
-            rc = refuse_token(dataset, chunk, done, greatest, error);
-            break;
-        }
-        *token_max = max > *token_max ? max : *token_max;
-        done += want;
-        if (progress != NULL) {
-            progress(done, total, context);
-        }
+    for (uint32_t i = 0; rc == 0 && i < volumes->count; i++) {
+        rc = scan_volume(scan, &volumes->items[i]);
     }
-    free(chunk);
+    uint64_t documents = dataset_dense(scan->dataset) ? 0 : dataset_documents(scan->dataset);
+    for (uint64_t i = 0; rc == 0 && i < documents; i++) {
+        rc = scan_document(scan, i);
+    }
+    free(scan->chunk);
     return rc;
 }
 
@@ -222,8 +278,14 @@ int verify_dataset(const struct dataset *dataset, uint64_t vocab, struct manifes
     struct verify_result found = {.documents = dataset_documents(dataset),
                                   .tokens = dataset_tokens(dataset),
                                   .bytes = dataset_bin_bytes(dataset)};
-    int rc = scan_tokens(dataset, greatest_id(dataset, vocab), fresh, progress, context,
-                         &found.token_max, error);
+    struct scan scan = {.dataset = dataset,
+                        .greatest = greatest_id(dataset, vocab),
+                        .fresh = fresh,
+                        .progress = progress,
+                        .context = context,
+                        .error = error};
+    int rc = scan_tokens(&scan);
+    found.token_max = scan.token_max;
     if (rc == 0) {
         rc = measure_lengths(dataset, &found, error);
     }

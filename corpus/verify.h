@@ -1,7 +1,8 @@
 /* verify: reads a whole dataset once: every token id within vocab, every document readable.
  *
- * What open cannot know without reading the tokens. .bin is read front to back, which is every
- * document once in whatever order they stand (open has seen to that). */
+ * What open cannot know without reading the tokens. Files are read front to back, which is every
+ * document once in whatever order they stand (open has seen to that); where something else stands
+ * between documents, these are read a second time. */
 #ifndef BALLAST_CORPUS_VERIFY_H
 #define BALLAST_CORPUS_VERIFY_H
 

@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The text of a setting and where it was found. */
 struct given {
@@ -928,4 +929,19 @@ void config_destroy(struct config *config) {
     free(config->dataset_origins);
     free(config->replicas_local);
     free(config);
+}
+
+int config_open_catalog(const struct config *config, bool keep, const struct dataset_watch *watch,
+                        struct catalog **out, struct error *error) {
+    char folder[CONFIG_PATH_BYTES + sizeof "/derived"];
+    (void)snprintf(folder, sizeof folder, "%s/derived", config->state_dir);
+    const char *kept = config->derived[0] == '\0' ? folder : config->derived;
+    const struct format_options format = {
+        .format = config->format,
+        .eod = config->eod,
+        .dtype = config->token_type,
+        .derived_dir = keep || access(kept, R_OK | W_OK | X_OK) == 0 ? kept : NULL,
+        .derived_bytes_max = config->derived_gb * UINT64_C(1000000000),
+    };
+    return catalog_open_as(config->datasets, config->dataset_count, &format, watch, out, error);
 }

@@ -56,6 +56,11 @@ struct config {
                                        owned by the config */
     uint32_t dataset_count;         /* > 0 */
     uint32_t dataset_job_count;     /* > 0: of these from step 0 on, the job's identity */
+    enum format format;
+    uint8_t token_type;                  /* Megatron's code; 0: files say it */
+    uint32_t eod;                        /* as in corpus/format.h */
+    char derived[CONFIG_PATH_BYTES];     /* "": in state_dir */
+    uint32_t derived_gb;                 /* at most, of one dataset */
     struct corpus_source_options source; /* part_limit filled from plan; [job] seed in order.seed;
                                             weights of all sections */
     /* [plan] [parallel] [bands] [queues] [sharding] [model] */
@@ -160,6 +165,11 @@ void config_job_digest(const struct config *config, const uint8_t corpus_fingerp
 /* The example config with every key, its default, unit and reason; one call per line, without the
  * newline. */
 void config_print_example(void (*line)(const char *text, void *context), void *context);
+
+/* Opens all datasets as the config says they are (catalog_open_as). With `keep` the folder of
+ * derived files is made and used; without, used if it is there for this user. */
+int config_open_catalog(const struct config *config, bool keep, const struct dataset_watch *watch,
+                        struct catalog **out, struct error *error);
 
 /* Slot size for these options: 64-byte header, tokens_max tokens, one successor for every part
  * that its document goes on after; page-rounded. token_bytes is catalog_token_bytes: the catalog

@@ -92,6 +92,8 @@ extern const struct config_kind kind_choice;     /* bool, int or enum; words, fr
 extern const struct config_kind kind_duration;   /* u32 ms; written with ms, s, m, h */
 extern const struct config_kind kind_path;       /* char array; max characters */
 extern const struct config_kind kind_text;       /* char array, may be empty */
+extern const struct config_kind kind_token_type; /* u8 of a dtype, 0 is "auto" */
+extern const struct config_kind kind_eod;        /* u32 id; "auto" and "none" as in format.h */
 extern const struct config_kind kind_profile;    /* likewise a path; known by what is in the file */
 extern const struct config_kind kind_listen;     /* char array; "off" or metrics_address.h */
 extern const struct config_kind kind_windows;    /* u64 tokens, or "1.25w": times plan.window */

@@ -436,6 +436,53 @@ static void text_allowed(const struct config_key *key, char *out, size_t bytes) 
 
 const struct config_kind kind_text = {path_parse, path_print, text_allowed, NULL};
 
+static int token_type_parse(const struct config_key *key, const char *text, struct config *config) {
+    uint8_t dtype = 0;
+    if (strcmp(text, key->words) != 0 && format_dtype_parse(text, &dtype) < 0) {
+        return -EINVAL;
+    }
+    field_store(key, config, dtype);
+    return 0;
+}
+
+static void token_type_print(const struct config_key *key, const struct config *config, char *out) {
+    (void)snprintf(out, CONFIG_VALUE_BYTES, "%s",
+                   format_dtype_name((uint8_t)field_load(key, config)));
+}
+
+static void token_type_allowed(const struct config_key *key, char *out, size_t bytes) {
+    (void)key;
+    (void)snprintf(out, bytes, "auto, u8, u16, u32, u64, i16, i32 or i64");
+}
+
+const struct config_kind kind_token_type = {token_type_parse, token_type_print, token_type_allowed,
+                                            NULL};
+
+static int eod_parse(const struct config_key *key, const char *text, struct config *config) {
+    uint64_t value = strcmp(text, "none") == 0 ? FORMAT_EOD_NONE : FORMAT_EOD_AUTO;
+    if (value == FORMAT_EOD_AUTO && strcmp(text, key->words) != 0 &&
+        (config_decimal_parse(text, 0, &value) < 0 || in_range(key, value) < 0)) {
+        return -EINVAL;
+    }
+    field_store(key, config, value);
+    return 0;
+}
+
+static void eod_print(const struct config_key *key, const struct config *config, char *out) {
+    uint64_t value = field_load(key, config);
+    if (value >= FORMAT_EOD_NONE) {
+        (void)snprintf(out, CONFIG_VALUE_BYTES, "%s", value == FORMAT_EOD_NONE ? "none" : "auto");
+    } else {
+        (void)snprintf(out, CONFIG_VALUE_BYTES, "%llu", (unsigned long long)value);
+    }
+}
+
+static void eod_allowed(const struct config_key *key, char *out, size_t bytes) {
+    (void)snprintf(out, bytes, "auto, none, or 0 to %llu", (unsigned long long)key->max);
+}
+
+const struct config_kind kind_eod = {eod_parse, eod_print, eod_allowed, NULL};
+
 static void profile_allowed(const struct config_key *key, char *out, size_t bytes) {
     (void)snprintf(out, bytes, "the path of a profile, up to %llu characters, or nothing",
                    (unsigned long long)key->max);

@@ -128,7 +128,7 @@ static void main_print_line(const char *text, void *context) {
 static int main_check_corpus(const struct config *config, struct error *error) {
     struct catalog *catalog = NULL;
     struct corpus_source source;
-    int code = catalog_open(config->datasets, config->dataset_count, &catalog, error);
+    int code = config_open_catalog(config, false, NULL, &catalog, error);
     if (code == 0) {
         code = corpus_source_init(&source, catalog, &config->source, error);
     }

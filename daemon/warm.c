@@ -23,8 +23,7 @@ static int warm_progress(void *context, uint32_t ppm) {
 static int warm_corpus(struct daemon *daemon, struct error *error) {
     const struct config *config = daemon->config;
     const struct dataset_watch watch = {.progress = warm_progress, .context = &daemon->warm};
-    int code = catalog_open_watched(config->datasets, config->dataset_count, &watch,
-                                    &daemon->catalog, error);
+    int code = config_open_catalog(config, true, &watch, &daemon->catalog, error);
     if (code == 0) {
         code = catalog_fingerprint(daemon->catalog, config->dataset_job_count, daemon->fingerprint,
                                    error);

@@ -14,7 +14,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OPTION_SUFFIXES = 500, OPTION_VOCAB, OPTION_WRITE_MANIFEST };
+enum {
+    OPTION_SUFFIXES = 500,
+    OPTION_VOCAB,
+    OPTION_WRITE_MANIFEST,
+    OPTION_FORMAT,
+    OPTION_TOKEN_TYPE,
+    OPTION_EOD,
+    OPTION_DERIVED
+};
 
 static void print_drops(const Ballast__V1__DatasetStatus *dataset) {
     if (dataset->empty_documents > 0 || dataset->overlong_documents > 0 ||
@@ -146,9 +154,27 @@ int ctl_import(struct ctl *ctl, int argc, char **argv) {
 struct verify_arguments {
     struct ctl *ctl;
     const char *prefix;
+    struct format_options format;
     uint64_t vocab;
     bool write_manifest;
 };
+
+/* As the keys of [corpus]. */
+static void verify_parse_format(struct verify_arguments *arguments, int key, char *arg,
+                                struct argp_state *state) {
+    struct format_options *format = &arguments->format;
+    if (key == OPTION_FORMAT && format_parse(arg, &format->format) < 0) {
+        argp_error(state, "--format %s: give auto, megatron, ds, npy, bin, mds or litdata", arg);
+    } else if (key == OPTION_TOKEN_TYPE && format_dtype_parse(arg, &format->dtype) < 0) {
+        argp_error(state, "--token-type %s: give u8, u16, u32, u64, i16, i32 or i64", arg);
+    } else if (key == OPTION_EOD) {
+        format->eod = strcmp(arg, "none") == 0
+                          ? FORMAT_EOD_NONE
+                          : (uint32_t)ctl_number(state, arg, INT32_MAX, "--eod");
+    } else if (key == OPTION_DERIVED) {
+        format->derived_dir = arg;
+    }
+}
 
 static error_t verify_parse(int key, char *arg, struct argp_state *state) {
     struct verify_arguments *arguments = state->input;
@@ -161,6 +187,12 @@ static error_t verify_parse(int key, char *arg, struct argp_state *state) {
         return 0;
     case OPTION_WRITE_MANIFEST:
         arguments->write_manifest = true;
+        return 0;
+    case OPTION_FORMAT:
+    case OPTION_TOKEN_TYPE:
+    case OPTION_EOD:
+    case OPTION_DERIVED:
+        verify_parse_format(arguments, key, arg, state);
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num >= 1) {
@@ -182,6 +214,12 @@ static const struct argp_option verify_options[] = {
     {"vocab", OPTION_VOCAB, "N", 0, "Every token id must be below N", 0},
     {"write-manifest", OPTION_WRITE_MANIFEST, NULL, 0,
      "Write PREFIX.manifest, hashes that later reads are checked against", 0},
+    {"format", OPTION_FORMAT, "NAME", 0,
+     "What PREFIX is, if not by what lies there: megatron, ds, npy, bin, mds, litdata", 0},
+    {"token-type", OPTION_TOKEN_TYPE, "TYPE", 0, "Type of tokens where files do not say: u16", 0},
+    {"eod", OPTION_EOD, "ID", 0, "Id between documents where files do not say; or none", 0},
+    {"derived", OPTION_DERIVED, "DIR", 0,
+     "Keep decompressed chunks and found documents there, not below TMPDIR for the time", 0},
     {0},
 };
 
@@ -189,8 +227,8 @@ static const struct argp verify_argp = {
     .options = verify_options,
     .parser = verify_parse,
     .args_doc = "PREFIX",
-    .doc = "Reads PREFIX.idx and all of PREFIX.bin: every document readable, every token id valid, "
-           "all bytes those of PREFIX.manifest if there is one.",
+    .doc = "Reads all of a dataset (PREFIX.idx and PREFIX.bin, or another format): every document "
+           "readable, every token id valid, all bytes those of PREFIX.manifest if there is one.",
     .children = ctl_argp_children,
 };
 
@@ -198,7 +236,7 @@ static void verify_say(uint64_t done, uint64_t total, void *context) {
     progress_say(context, "%s of %s", units_bytes(done).text, units_bytes(total).text);
 }
 
-static void verify_json(const char *prefix, const char *manifest,
+static void verify_json(const char *prefix, const char *format, const char *manifest,
                         const struct verify_result *result) {
     struct json json;
     json_init(&json, stdout);
@@ -208,6 +246,7 @@ static void verify_json(const char *prefix, const char *manifest,
     json_member_u64(&json, "empty_documents", result->empty_documents);
     json_key(&json, "fingerprint");
     json_hex(&json, result->fingerprint, sizeof result->fingerprint);
+    json_member_string(&json, "format", format);
     json_member_u64(&json, "length_max", result->length_max);
     json_member_u64(&json, "length_p50", result->length_p50);
     json_member_u64(&json, "length_p90", result->length_p90);
@@ -220,15 +259,15 @@ static void verify_json(const char *prefix, const char *manifest,
     json_line(&json);
 }
 
-static void print_verified(const char *prefix, const char *manifest,
+static void print_verified(const char *prefix, const char *format, const char *manifest,
                            const struct verify_result *result) {
     printf("%s: %" PRIu64 " documents (%" PRIu64 " empty), %" PRIu64 " tokens, %s, all readable\n"
            "lengths p50 %u, p90 %u, p99 %u, max %u; largest token id %" PRIu64 "\n"
-           "fingerprint %s; manifest: %s\n",
+           "fingerprint %s; manifest: %s; format: %s\n",
            prefix, result->documents, result->empty_documents, result->tokens,
            units_bytes(result->bytes).text, result->length_p50, result->length_p90,
            result->length_p99, result->length_max, result->token_max,
-           units_digest(result->fingerprint, sizeof result->fingerprint).text, manifest);
+           units_digest(result->fingerprint, sizeof result->fingerprint).text, manifest, format);
 }
 
 /* All of the dataset, and its manifest: compared, or written when everything else is right. */
@@ -239,7 +278,8 @@ static int verify_all(struct ctl *ctl, const struct verify_arguments *arguments,
     struct progress progress;
     int rc = dataset_fingerprint(dataset, fingerprint, &ctl->error);
     if (rc == 0 && arguments->write_manifest) {
-        rc = manifest_create(dataset_bin_bytes(dataset), fingerprint, &fresh, &ctl->error);
+        rc = manifest_create(volumes_manifest_bytes(dataset_volumes(dataset)), fingerprint, &fresh,
+                             &ctl->error);
     } else if (rc == 0) {
         rc = dataset_use_manifest(dataset, &ctl->error);
         rc = rc == -ENOENT ? 0 : rc;
@@ -252,7 +292,7 @@ static int verify_all(struct ctl *ctl, const struct verify_arguments *arguments,
     }
     if (rc == 0 && fresh != NULL) {
         char path[PATH_MAX];
-        (void)snprintf(path, sizeof path, "%s.manifest", arguments->prefix);
+        (void)snprintf(path, sizeof path, "%s.manifest", dataset_prefix(dataset));
         rc = manifest_save(fresh, path, &ctl->error);
     }
     manifest_destroy(fresh);
@@ -260,11 +300,12 @@ static int verify_all(struct ctl *ctl, const struct verify_arguments *arguments,
 }
 
 int ctl_verify(struct ctl *ctl, int argc, char **argv) {
-    struct verify_arguments arguments = {.ctl = ctl};
+    struct verify_arguments arguments = {.ctl = ctl, .format = format_options_default};
     struct verify_result result;
     struct dataset *dataset = NULL;
     ctl_parse(&verify_argp, 0, argc, argv, &arguments);
-    int rc = dataset_open(basename(arguments.prefix), arguments.prefix, &dataset, &ctl->error);
+    int rc = dataset_open_as(basename(arguments.prefix), arguments.prefix, &arguments.format, NULL,
+                             NULL, &dataset, &ctl->error);
     if (rc < 0) {
         return rc;
     }
@@ -272,14 +313,15 @@ int ctl_verify(struct ctl *ctl, int argc, char **argv) {
     const char *manifest = arguments.write_manifest            ? "written"
                            : dataset_manifest(dataset) != NULL ? "holds"
                                                                : "none";
+    const char *format = format_name(dataset_format(dataset));
     dataset_close(dataset);
     if (rc < 0) {
         return rc;
     }
     if (ctl->json) {
-        verify_json(arguments.prefix, manifest, &result);
+        verify_json(arguments.prefix, format, manifest, &result);
     } else {
-        print_verified(arguments.prefix, manifest, &result);
+        print_verified(arguments.prefix, format, manifest, &result);
     }
     return 0;
 }

@@ -115,8 +115,7 @@ static int local_open_config(struct ctl *ctl, struct config **out) {
 static int local_open(struct ctl *ctl, struct local *local) {
     int rc = local_open_config(ctl, &local->config);
     if (rc == 0) {
-        rc = catalog_open(local->config->datasets, local->config->dataset_count, &local->catalog,
-                          &ctl->error);
+        rc = config_open_catalog(local->config, false, NULL, &local->catalog, &ctl->error);
     }
     if (rc == 0) {
         rc = stream_open(&local->stream, local->config, local->catalog, &ctl->error);

@@ -179,8 +179,7 @@ static int trial_source(struct trial *trial, struct scenario *scenario, struct e
         return rc;
     }
     if (scenario->catalog == NULL) {
-        rc = catalog_open(trial->config->datasets, trial->config->dataset_count, &scenario->catalog,
-                          error);
+        rc = config_open_catalog(trial->config, false, NULL, &scenario->catalog, error);
     }
     if (rc == 0) {
         rc = corpus_source_init(&trial->corpus, scenario->catalog, reading, error);

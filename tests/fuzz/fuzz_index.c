@@ -16,7 +16,7 @@ enum { INTACT_BYTES = 17, DOCUMENTS_MAX = 63, IMAGE_BYTES = 4096 };
 
 static void open_and_use(const uint8_t *bytes, size_t count, uint64_t bin_bytes) {
     struct image image;
-    struct megatron_index index;
+    struct document_index index;
     struct error error = {0};
     uint8_t *exact = malloc(count + 1);
     assert(exact != NULL);
@@ -26,7 +26,7 @@ static void open_and_use(const uint8_t *bytes, size_t count, uint64_t bin_bytes)
     assert(rc <= 0 && error.code == rc);
     if (rc == 0) {
         assert(index_is_consistent(&index, bin_bytes));
-        megatron_index_deinit(&index);
+        document_index_deinit(&index);
     }
     free(exact);
 }

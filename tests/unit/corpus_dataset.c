@@ -116,13 +116,7 @@ static void foreign_corpora_are_named_with_their_converter(void **state) {
         const char *what;
         const char *remedy;
     } rows[] = {
-        {"d", "d.ds", "", "datatrove", "MegatronDocumentTokenizer"},
         {"raw", "raw.bin", "abcdefgh", "without an index", "copy the .idx too"},
-        {"llm", "llm.bin", "\x88\xd8\x34\x01", "llm.c", "IndexedDatasetBuilder"},
-        {"part", "part.npy", "", "OLMo", "IndexedDatasetBuilder"},
-        {"x.npy", "x.npy", "", "OLMo", "IndexedDatasetBuilder"},
-        {"mds", "mds/index.json", "{\"version\": 2, \"shards\": []}", "MDS", "streaming package"},
-        {"lit", "lit/index.json", "{\"chunks\": []}", "litdata", "litdata package"},
         {"lev", "lev/shard_ledger.json", "{}", "Levanter", "TreeCache"},
         {"hf", "hf/dataset_info.json", "{}", "Hugging Face", "datasets package"},
         {"web", "web.tar", "", "WebDataset", "preprocess_data.py"},

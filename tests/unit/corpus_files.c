@@ -87,17 +87,17 @@ static int extent_compare(const void *left, const void *right) {
     return a->from < b->from ? -1 : a->from > b->from;
 }
 
-bool index_is_consistent(const struct megatron_index *index, uint64_t bin_bytes) {
+bool index_is_consistent(const struct document_index *index, uint64_t bin_bytes) {
     struct extent *extents = calloc((size_t)index->documents + 1, sizeof *extents);
     uint64_t tokens = 0;
     size_t count = 0;
     bool consistent = true;
     assert(extents != NULL);
     for (uint64_t i = 0; i < index->documents; i++) {
-        uint64_t bytes = (uint64_t)megatron_index_length(index, i) * index->width;
-        uint64_t offset = megatron_index_offset(index, i);
+        uint64_t bytes = (uint64_t)document_index_length(index, i) * index->width;
+        uint64_t offset = document_index_offset(index, i);
         consistent = consistent && bytes <= bin_bytes && offset <= bin_bytes - bytes;
-        tokens += megatron_index_length(index, i);
+        tokens += document_index_length(index, i);
         if (bytes > 0) {
             extents[count++] = (struct extent){offset, offset + bytes};
         }

@@ -32,7 +32,7 @@ struct image {
 void image_open(struct image *image, const uint8_t *bytes, size_t count);
 
 /* Whether every document lies inside .bin and no two share a byte; reads every accessor. */
-bool index_is_consistent(const struct megatron_index *index, uint64_t bin_bytes);
+bool index_is_consistent(const struct document_index *index, uint64_t bin_bytes);
 
 /* A new folder under /tmp. Removed with all in it by test_folder_remove. */
 void test_folder_make(char path[64]);

@@ -24,7 +24,7 @@ static struct image_options sound(void) {
 struct opened {
     uint8_t bytes[IMAGE_BYTES];
     size_t count;
-    struct megatron_index index;
+    struct document_index index;
     struct error error;
     int rc;
 };
@@ -53,10 +53,10 @@ static void assert_opens(const struct image_options *options) {
     }
     assert_int_equal(opened.index.documents, options->documents);
     for (uint32_t i = 0; i < options->documents; i++) {
-        assert_int_equal(megatron_index_length(&opened.index, i), options->lengths[i]);
+        assert_int_equal(document_index_length(&opened.index, i), options->lengths[i]);
     }
     assert_true(index_is_consistent(&opened.index, bin_bytes));
-    megatron_index_deinit(&opened.index);
+    document_index_deinit(&opened.index);
 }
 
 /* Refused with `code`, and the text has every one of the words. */
@@ -176,10 +176,10 @@ static void offsets_beyond_one_stride_follow_from_the_lengths(void **state) {
     assert_int_equal(opened.rc, 0);
     uint64_t offset = 0;
     for (uint32_t i = 0; i < 200; i++) {
-        assert_int_equal(megatron_index_offset(&opened.index, i), offset);
+        assert_int_equal(document_index_offset(&opened.index, i), offset);
         offset += 2 * many[i];
     }
-    megatron_index_deinit(&opened.index);
+    document_index_deinit(&opened.index);
 }
 
 static void documents_in_another_order_than_their_tokens_are_legal(void **state) {
@@ -192,10 +192,10 @@ static void documents_in_another_order_than_their_tokens_are_legal(void **state)
     open_image(&opened, &options, 2 * TOKENS);
     assert_int_equal(opened.rc, 0);
     for (uint32_t i = 0; i < DOCUMENTS; i++) {
-        assert_int_equal(megatron_index_offset(&opened.index, i), offsets[i]);
+        assert_int_equal(document_index_offset(&opened.index, i), offsets[i]);
     }
     assert_true(index_is_consistent(&opened.index, 2 * TOKENS));
-    megatron_index_deinit(&opened.index);
+    document_index_deinit(&opened.index);
 }
 
 static void counts_that_cannot_fit_are_refused_before_arithmetic(void **state) {
@@ -220,7 +220,7 @@ static void counts_that_cannot_fit_are_refused_before_arithmetic(void **state) {
         if (counts[i] != DOCUMENTS + 1) {
             assert_refused(&opened, -EBADMSG, "test.idx", "offset 26", "copy the file again");
         } else {
-            megatron_index_deinit(&opened.index);
+            document_index_deinit(&opened.index);
         }
     }
 }
@@ -422,7 +422,7 @@ static void anything_else_is_no_index(void **state) {
         open_bytes(&opened, 0);
         if (opened.count == 26) {
             assert_int_equal(opened.rc, 0);
-            megatron_index_deinit(&opened.index);
+            document_index_deinit(&opened.index);
         } else {
             assert_refused(&opened, -EBADMSG, "test.idx", "the header alone has 34",
                            "copy the file again");
@@ -465,7 +465,7 @@ static void every_failing_read_is_reported(void **state) {
         assert_refused(&opened, -EIO, "test.idx", "cannot read", "check the disk");
     }
     assert_int_equal(calls, 6); /* header, document array, lengths and offsets twice */
-    megatron_index_deinit(&opened.index);
+    document_index_deinit(&opened.index);
 }
 
 int main(void) {

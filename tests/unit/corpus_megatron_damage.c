@@ -35,7 +35,7 @@ enum { WORLDS = sizeof worlds / sizeof worlds[0] };
 
 /* Opens the bytes from a block of exactly their size, so that a sanitizer sees any step outside. */
 static int open_bytes(const uint8_t *bytes, size_t count, uint64_t bin_bytes,
-                      struct megatron_index *index, struct error *error) {
+                      struct document_index *index, struct error *error) {
     struct image image;
     uint8_t *exact = malloc(count + 1);
     assert_non_null(exact);
@@ -46,15 +46,15 @@ static int open_bytes(const uint8_t *bytes, size_t count, uint64_t bin_bytes,
     return rc;
 }
 
-static bool reads_the_same(const struct megatron_index *index, const struct image_options *world) {
+static bool reads_the_same(const struct document_index *index, const struct image_options *world) {
     if (index->dtype != world->dtype || index->documents != world->documents) {
         return false;
     }
     uint64_t offset = 0;
     for (uint32_t i = 0; i < world->documents; i++) {
         uint64_t expected = world->offsets == NULL ? offset : world->offsets[i];
-        if (megatron_index_length(index, i) != world->lengths[i] ||
-            (world->lengths[i] > 0 && megatron_index_offset(index, i) != expected)) {
+        if (document_index_length(index, i) != world->lengths[i] ||
+            (world->lengths[i] > 0 && document_index_offset(index, i) != expected)) {
             return false;
         }
         offset += (uint64_t)world->lengths[i] * index->width;
@@ -64,7 +64,7 @@ static bool reads_the_same(const struct megatron_index *index, const struct imag
 
 /* True if refused, with a reason; otherwise the index is returned open. */
 static bool is_refused(const uint8_t *bytes, size_t count, uint64_t bin_bytes,
-                       struct megatron_index *index) {
+                       struct document_index *index) {
     struct error error = {0};
     int rc = open_bytes(bytes, count, bin_bytes, index, &error);
     if (rc == 0) {
@@ -84,13 +84,13 @@ static void no_flipped_bit_changes_what_is_read(void **state) {
         size_t count = image_build(&worlds[w], bytes, sizeof bytes);
         size_t accepted = 0;
         for (size_t bit = 0; bit < 8 * count; bit++) {
-            struct megatron_index index;
+            struct document_index index;
             bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
             if (!is_refused(bytes, count, image_bin_bytes(&worlds[w]), &index)) {
                 if (!reads_the_same(&index, &worlds[w])) {
                     fail_msg("world %zu: bit %zu of byte %zu", w, bit % 8, bit / 8);
                 }
-                megatron_index_deinit(&index);
+                document_index_deinit(&index);
                 accepted++;
             }
             bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
@@ -103,13 +103,13 @@ static void every_truncation_is_refused(void **state) {
     (void)state;
     for (size_t w = 0; w < WORLDS; w++) {
         uint8_t bytes[IMAGE_BYTES];
-        struct megatron_index index;
+        struct document_index index;
         size_t count = image_build(&worlds[w], bytes, sizeof bytes);
         size_t without_modes = count - (worlds[w].modes ? worlds[w].documents : 0);
         for (size_t keep = 0; keep < count; keep++) {
             bool refused = is_refused(bytes, keep, image_bin_bytes(&worlds[w]), &index);
             assert_int_equal(refused, keep != without_modes);
-            megatron_index_deinit(&index);
+            document_index_deinit(&index);
         }
     }
 }
@@ -118,13 +118,13 @@ static void every_other_size_of_bin_is_refused(void **state) {
     (void)state;
     for (size_t w = 0; w < WORLDS; w++) {
         uint8_t bytes[IMAGE_BYTES];
-        struct megatron_index index;
+        struct document_index index;
         size_t count = image_build(&worlds[w], bytes, sizeof bytes);
         uint64_t right = image_bin_bytes(&worlds[w]);
         for (uint64_t bin_bytes = 0; bin_bytes < 2 * right; bin_bytes++) {
             bool refused = is_refused(bytes, count, bin_bytes, &index);
             assert_int_equal(refused, bin_bytes != right || worlds[w].big_endian);
-            megatron_index_deinit(&index);
+            document_index_deinit(&index);
         }
     }
 }
@@ -155,7 +155,7 @@ static void heavily_damaged_index_is_refused_or_consistent(void **state) {
     (void)state;
     for (uint64_t world = 1; world <= 20000; world++) {
         uint8_t bytes[IMAGE_BYTES];
-        struct megatron_index index;
+        struct document_index index;
         uint64_t seed = world;
         const struct image_options *options = &worlds[world % WORLDS];
         size_t count = image_build(options, bytes, sizeof bytes);
@@ -165,7 +165,7 @@ static void heavily_damaged_index_is_refused_or_consistent(void **state) {
             if (!index_is_consistent(&index, bin_bytes)) {
                 fail_msg("seed %lu", world);
             }
-            megatron_index_deinit(&index);
+            document_index_deinit(&index);
         }
     }
 }

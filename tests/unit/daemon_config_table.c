@@ -135,6 +135,8 @@ static const struct {
     {&kind_names, {"a b", "a;b", "*.x"}},
     {&kind_endpoint, {"", "on", "localhost:1", "127.0.0.1", "127.0.0.1:0", "::1:7", "[::1]"}},
     {&kind_listen, {"", "on", "0.0.0.0:9464", "localhost:9464", "unix:m.sock", "127.0.0.1"}},
+    {&kind_token_type, {"", "u7", "int", "float32", "f32", "8"}},
+    {&kind_eod, {"", "-1", "2147483648", "1.5", "all"}},
     {&kind_text, {NULL}}, /* by their length alone, as the next */
     {&kind_profile, {NULL}},
 };
