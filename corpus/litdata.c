@@ -59,6 +59,12 @@ static int read_data_format(struct format_load *load, const json_t *config) {
     return format_set_dtype(load, dtype, load->path);
 }
 
+/* "zstd", or "zstd:4" with a level. */
+static bool is_zstd(const json_t *compression) {
+    const char *name = json_string_value(compression);
+    return name != NULL && (strcmp(name, "zstd") == 0 || strncmp(name, "zstd:", 5) == 0);
+}
+
 /* *zstd: whether chunks are compressed with it. */
 static int read_config(struct format_load *load, const json_t *config, bool *zstd) {
     const json_t *compression = json_object_get(config, "compression");
@@ -67,7 +73,13 @@ static int read_config(struct format_load *load, const json_t *config, bool *zst
         return error_set(load->error, -ENOSYS, "%s/index.json: the chunks are encrypted; " CONVERT,
                          load->path);
     }
-    *zstd = json_is_string(compression) && strcmp(json_string_value(compression), "zstd") == 0;
+    *zstd = is_zstd(compression);
+    const char *level = json_string_value(json_object_get(config, "compression_level"));
+    if (*zstd && level != NULL && strcmp(level, "chunk") != 0) {
+        return error_set(load->error, -ENOSYS,
+                         "%s/index.json: compressed by %.32s and not by whole chunks; " CONVERT,
+                         load->path, level);
+    }
     if (compression != NULL && !json_is_null(compression) && !*zstd) {
         return error_set(load->error, -ENOSYS,
                          "%s/index.json: compression %.32s, and only zstd is known; " CONVERT,

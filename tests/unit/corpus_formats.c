@@ -346,6 +346,9 @@ static void what_is_not_read_is_refused_with_its_converter(void **state) {
          "litdata package"},
         {KIND_LITDATA, "\"compression\": null", "\"compression\": \"lz4\"", -ENOSYS, "lz4",
          "only zstd is known"},
+        {KIND_LITDATA, "\"compression\": null",
+         "\"compression\": \"zstd:4\", \"compression_level\": \"batch\"", -ENOSYS,
+         "by batch and not by whole chunks", "litdata package"},
         {KIND_LITDATA, "\"dim\": 253", "\"dim\": 252", -EBADMSG, "index.json says 252", "again"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
