@@ -52,7 +52,8 @@ static struct mapping *fuzz_mapping(void) {
     *(int *)(void *)CMSG_DATA(part) = fd;
     FUZZ_MUST(sendmsg(pair[0], &message, 0) == 1);
     struct error error = {0};
-    FUZZ_MUST(mapping_receive(pair[1], FUZZ_SLAB_BYTES, &mapping, &error) == 1);
+    const struct mapping_options options = {0};
+    FUZZ_MUST(mapping_receive(pair[1], FUZZ_SLAB_BYTES, &options, &mapping, &error) == 1);
     close(pair[0]);
     close(pair[1]);
     close(fd);
