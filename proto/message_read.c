@@ -249,7 +249,7 @@ static bool read_micro_batch(struct arena *arena, struct span in, Ballast__V1__M
 
 Ballast__V1__MicroBatch *message_read_micro_batch(struct arena *arena, const uint8_t *bytes,
                                                   size_t count) {
-    struct span in = {bytes, bytes + count};
+    struct span in = {bytes, count > 0 ? bytes + count : bytes}; /* no offset to NULL */
     size_t document_count = read_count(in, 3);
     Ballast__V1__MicroBatch *out = message_create(arena, &ballast__v1__micro_batch__descriptor);
     Ballast__V1__Document *documents = arena_array(arena, document_count, sizeof *documents);

@@ -54,7 +54,7 @@ static int payload_field(const uint8_t *at, size_t left, unsigned wire, size_t *
 
 int payload_find(const uint8_t *message, size_t bytes, const uint8_t **payload, size_t *count) {
     const uint8_t *at = message;
-    const uint8_t *end = message + bytes;
+    const uint8_t *end = bytes > 0 ? message + bytes : message; /* no offset to NULL */
     *payload = NULL;
     *count = 0;
     while (at < end) {

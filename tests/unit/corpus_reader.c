@@ -265,7 +265,10 @@ static void the_largest_queue_depth_opens(void **state) {
 
 /* SIGTERM belongs to the thread that runs the loop. */
 static void threads_of_the_reader_block_all_signals(void **state) {
-    (void)state;
+    struct bench *bench = *state;
+    struct world_job *job = world_job_create(&bench->world, 1, WORLD_TINY);
+    world_run(bench->reader, job); /* so that one has begun */
+    world_job_destroy(job);
     DIR *tasks = opendir("/proc/self/task");
     struct dirent *task;
     int readers = 0;
