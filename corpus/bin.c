@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define HEADER_WORDS 256u
 #define HEADER_BYTES (HEADER_WORDS * 4u)
@@ -65,10 +66,10 @@ static int check_headerless(struct raw *raw) {
     uint64_t bytes = file_bytes(raw->file);
     if (options->format != FORMAT_BIN) {
         return error_set(raw->load->error, -ENOENT,
-                         "%s: tokens without an index: no such file as the .idx of a Megatron "
-                         "dataset, no llm.c header; copy the .idx too, or for nanoGPT's files set "
-                         "corpus.format = bin and corpus.eod",
-                         raw->path);
+                         "%s: tokens without an index: no %.*sidx beside it, no llm.c header; copy "
+                         "the .idx too, or for nanoGPT's files set corpus.format = bin and "
+                         "corpus.eod",
+                         raw->path, (int)(strrchr(raw->path, '.') + 1 - raw->path), raw->path);
     }
     if (options->eod == FORMAT_EOD_AUTO) {
         return error_set(raw->load->error, -EINVAL,
