@@ -1,5 +1,5 @@
-/* plan_exchange: what the ranks of each context-parallel group, or of each pool, send each other, as
- * a table. */
+/* plan_exchange: what the ranks of each context-parallel group, or of each pool, send each other,
+ * as a table. */
 #ifndef BALLAST_CTL_PLAN_EXCHANGE_H
 #define BALLAST_CTL_PLAN_EXCHANGE_H
 
