@@ -370,6 +370,9 @@ static int split_name(const char *name, char *section, size_t bytes, const char 
         return -EINVAL;
     }
     (void)snprintf(section, bytes, "%.*s", (int)(point - name), name);
+    if (dataset_of_section(section) != NULL) {
+        return -EINVAL; /* a name is missing, or stands behind a space */
+    }
     if (strncmp(section, "dataset.", 8) == 0) {
         section[7] = ' ';
         if (!dataset_name_valid(section + 8)) {

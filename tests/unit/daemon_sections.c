@@ -87,6 +87,9 @@ static void flags_set_what_holds_from_step_0_on(void **state) {
 static void sections_are_refused_by_line_and_name(void **state) {
     (void)state;
     expect_refusal(JOB "[from]\n", "[from]: write [from STEP]");
+    expect_refusal(JOB "[from 10]\ndataset.path = x\n", "unknown key dataset.path in [from 10]");
+    expect_refusal(JOB "[from 10]\ndataset b.path = x\n",
+                   "unknown key dataset b.path in [from 10]");
     expect_refusal(JOB "[from 0]\n", "[from 0]: write [from STEP] with a step from 1");
     expect_refusal(JOB "[from 1.5]\n", "write [from STEP]");
     expect_refusal(JOB "[from 9999999999999]\n", "with a step from 1 to 1099511627776");
