@@ -37,6 +37,8 @@ static void folder_make(void) {
     atexit(folder_remove);
 }
 
+#define FILE_BYTES_MAX (1u << 20) /* not doubled beyond */
+
 /* Changes a byte, cuts the file there, or writes it twice from there on. */
 static void edit(struct format_files *files, const uint8_t *data) {
     struct format_file *file = &files->files[data[0] % files->count];
@@ -50,7 +52,7 @@ static void edit(struct format_files *files, const uint8_t *data) {
         file->count = at;
         break;
     case 1: {
-        size_t more = file->count - at;
+        size_t more = file->count < FILE_BYTES_MAX ? file->count - at : 0;
         file->bytes = realloc(file->bytes, file->count + more + 1);
         assert(file->bytes != NULL);
         memcpy(file->bytes + file->count, file->bytes + at, more);
