@@ -3,6 +3,11 @@
 #include "corpus/order.h"
 
 #include <assert.h>
+#include <stdbool.h>
+
+#define ORDER_LINE   32u  /* positions that are worked out together */
+#define ORDER_LINES  256u /* of them, which a thread remembers: 80 KB with the places */
+#define ORDER_PLACES 256u /* of blocks */
 
 /* With 12 rounds no chi-square test tells the arrangements of up to six elements from equally
  * likely ones; with 8, those of five and six are visibly uneven. */
@@ -63,34 +68,109 @@ static uint64_t order_key(const struct order *order, uint32_t dataset, uint64_t 
     return mix(key ^ number);
 }
 
-static uint64_t order_in_blocks(const struct order *order, uint32_t dataset, uint64_t epoch,
-                                uint64_t documents, uint64_t position) {
+/* What a thread worked out last. Readers go through positions one by one, planners more than once,
+ * and the documents of a window lie in few blocks; all of it follows from the arguments alone. */
+struct order_place {
+    uint64_t key, blocks, block; /* blocks 0: empty */
+    uint64_t document_block;
+};
+
+struct order_line {
+    struct order order;
+    uint32_t dataset;
+    uint64_t epoch;
+    uint64_t documents; /* 0: empty */
+    uint64_t first;     /* position */
+    bool known;         /* else asked for once, for one position */
+    uint64_t items[ORDER_LINE];
+};
+
+static _Thread_local struct order_place order_places[ORDER_PLACES];
+static _Thread_local struct order_line order_lines[ORDER_LINES];
+
+static uint64_t order_block(uint64_t key, uint64_t blocks, uint64_t block) {
+    struct order_place *at = &order_places[(block ^ key) % ORDER_PLACES];
+    if (at->key != key || at->blocks != blocks || at->block != block) {
+        *at = (struct order_place){key, blocks, block, permute(key, blocks, block)};
+    }
+    return at->document_block;
+}
+
+static void order_in_blocks(const struct order_line *line, uint64_t begin, uint64_t count,
+                            uint64_t *items) {
+    const struct order *order = &line->order;
     uint64_t block_documents = order->block_documents;
     uint64_t window_documents = block_documents * order->window_blocks;
-    uint64_t window = position / window_documents;
-    uint64_t start = window * window_documents;
-    uint64_t count = documents - start < window_documents ? documents - start : window_documents;
-    uint64_t window_key = order_key(order, dataset, epoch, PURPOSE_WINDOW, window);
-    uint64_t place = start + permute(window_key, count, position - start);
-    uint64_t blocks = documents / block_documents;
-    uint64_t block = place / block_documents;
-    if (block < blocks) {
-        uint64_t key = order_key(order, dataset, epoch, PURPOSE_BLOCKS, 0);
-        block = permute(key, blocks, block);
+    uint64_t blocks = line->documents / block_documents;
+    uint64_t key = order_key(order, line->dataset, line->epoch, PURPOSE_BLOCKS, 0);
+    uint64_t window = UINT64_MAX, window_key = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t position = begin + i;
+        if (position / window_documents != window) {
+            window = position / window_documents;
+            window_key = order_key(order, line->dataset, line->epoch, PURPOSE_WINDOW, window);
+        }
+        uint64_t start = window * window_documents;
+        uint64_t left = line->documents - start;
+        uint64_t place = start + permute(window_key,
+                                         left < window_documents ? left : window_documents,
+                                         position - start);
+        uint64_t block = place / block_documents;
+        block = block < blocks ? order_block(key, blocks, block) : block;
+        items[i] = block * block_documents + place % block_documents;
     }
-    return block * block_documents + place % block_documents;
+}
+
+static void order_documents(const struct order_line *line, uint64_t begin, uint64_t count,
+                            uint64_t *items) {
+    if (line->order.shuffle == ORDER_BLOCK) {
+        order_in_blocks(line, begin, count, items);
+        return;
+    }
+    uint64_t key = order_key(&line->order, line->dataset, line->epoch, PURPOSE_DOCUMENTS, 0);
+    for (uint64_t i = 0; i < count; i++) {
+        items[i] = permute(key, line->documents, begin + i);
+    }
+}
+
+static bool order_line_is(const struct order_line *line, const struct order_line *wanted) {
+    return line->first == wanted->first && line->documents == wanted->documents &&
+           line->epoch == wanted->epoch && line->dataset == wanted->dataset &&
+           line->order.seed == wanted->order.seed && line->order.shuffle == wanted->order.shuffle &&
+           line->order.block_documents == wanted->order.block_documents &&
+           line->order.window_blocks == wanted->order.window_blocks;
+}
+
+/* A line is worked out when it is asked for again, so that who jumps pays for one document. */
+static uint64_t order_remembered(const struct order_line *wanted, uint64_t position) {
+    uint64_t slot = wanted->first / ORDER_LINE + mix(wanted->dataset + wanted->epoch * GOLDEN);
+    struct order_line *line = &order_lines[slot % ORDER_LINES];
+    if (!order_line_is(line, wanted)) {
+        uint64_t document;
+        *line = *wanted;
+        order_documents(line, position, 1, &document);
+        return document;
+    }
+    if (!line->known) {
+        uint64_t left = line->documents - line->first;
+        order_documents(line, line->first, left < ORDER_LINE ? left : ORDER_LINE, line->items);
+        line->known = true;
+    }
+    return line->items[position - line->first];
 }
 
 uint64_t order_document(const struct order *order, uint32_t dataset, uint64_t epoch,
                         uint64_t documents, uint64_t position) {
     assert(position < documents);
-    switch (order->shuffle) {
-    case ORDER_BLOCK:
-        return order_in_blocks(order, dataset, epoch, documents, position);
-    case ORDER_FULL:
-        return permute(order_key(order, dataset, epoch, PURPOSE_DOCUMENTS, 0), documents, position);
-    case ORDER_NONE:
-        break;
+    if (order->shuffle == ORDER_NONE) {
+        return position;
     }
-    return position;
+    struct order_line wanted; /* without items, which would take as long as a document */
+    wanted.order = *order;
+    wanted.dataset = dataset;
+    wanted.epoch = epoch;
+    wanted.documents = documents;
+    wanted.first = position - position % ORDER_LINE;
+    wanted.known = false;
+    return order_remembered(&wanted, position);
 }

@@ -12,7 +12,8 @@
  * block order and are mixed with the last window only. Every block before them is then whole, and
  * position, block and window follow from one another by division. The last window is as long as
  * what is left for it.
- * Pure, integers only, any thread. */
+ * Pure, integers only, any thread: each remembers what it worked out last, since a planner asks for
+ * the same positions more than once. */
 #ifndef BALLAST_CORPUS_ORDER_H
 #define BALLAST_CORPUS_ORDER_H
 

@@ -1,6 +1,7 @@
 /* The reading order: exact bijections in small worlds, and how well it mixes. */
 #include "corpus/order.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -231,6 +232,53 @@ static void order_of_known_keys_is_known(void **state) {
     assert_int_equal(hash, UINT64_C(0xa813a3166a3ced4b));
 }
 
+#define ASKED      20000u
+#define ASKED_JUMP 7919u /* so no two in a row are near one another */
+
+static const struct order asked_orders[] = {
+    {.seed = 1, .shuffle = ORDER_FULL},
+    {.seed = 2, .shuffle = ORDER_FULL},
+    {.seed = 1, .shuffle = ORDER_BLOCK, .block_documents = 64, .window_blocks = 9},
+    {.seed = 1, .shuffle = ORDER_BLOCK, .block_documents = 64, .window_blocks = 10},
+    {.seed = 1, .shuffle = ORDER_BLOCK, .block_documents = 60, .window_blocks = 10},
+};
+#define ASKED_ORDERS (sizeof asked_orders / sizeof *asked_orders)
+
+/* Asks a thread that knows nothing for one position after the other, all far apart. */
+static void *ask_jumping(void *context) {
+    uint64_t(*documents)[2][ASKED] = context;
+    for (size_t order = 0; order < ASKED_ORDERS; order++) {
+        for (uint32_t epoch = 0; epoch < 2; epoch++) {
+            for (uint64_t i = 0; i < ASKED; i++) {
+                uint64_t position = i * ASKED_JUMP % ASKED;
+                documents[order][epoch][position] = order_document(&asked_orders[order], 3, epoch,
+                                                                   ASKED, position);
+            }
+        }
+    }
+    return NULL;
+}
+
+/* Two readers of each order at once, one behind the other, as a planner has them. */
+static void what_was_asked_before_changes_nothing(void **state) {
+    (void)state;
+    static uint64_t documents[ASKED_ORDERS][2][ASKED];
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, ask_jumping, documents), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    for (uint64_t i = 0; i < ASKED; i++) {
+        for (size_t order = 0; order < ASKED_ORDERS; order++) {
+            for (uint32_t epoch = 0; epoch < 2; epoch++) {
+                uint64_t behind = i / 2 + i % 2;
+                assert_int_equal(order_document(&asked_orders[order], 3, epoch, ASKED, i),
+                                 documents[order][epoch][i]);
+                assert_int_equal(order_document(&asked_orders[order], 3, epoch, ASKED, behind),
+                                 documents[order][epoch][behind]);
+            }
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(permute_is_a_bijection_for_every_small_n),
@@ -244,6 +292,7 @@ int main(void) {
         cmocka_unit_test(seed_dataset_and_epoch_each_make_another_order),
         cmocka_unit_test(a_window_holds_whole_blocks),
         cmocka_unit_test(order_of_known_keys_is_known),
+        cmocka_unit_test(what_was_asked_before_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
