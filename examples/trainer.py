@@ -69,7 +69,7 @@ class Route:
 class Sharing:
     """The attention of one micro-batch on this rank."""
 
-    dispatch: Route
+    dispatch: List[Route]  # one exchange after the other: more than one where ranks pass keys on
     pieces: List[Tuple[torch.Tensor, ...]]  # numbers of q [rows, heads], k and v [keys, kv heads] to be attended
     home: Route
     outputs: torch.Tensor  # [rows, heads]: which unit comes out where; the last one is zero, for pad rows
@@ -89,8 +89,7 @@ class Units:
         return numpy.arange(first, self.count).reshape(shape)
 
     def send(self, rank, *numbers):
-        if any((n < 0).any() for n in numbers):
-            raise ballast.Unsupported("keys are to be passed on, and this trainer exchanges once; set pools.chain = off")
+        assert all((n >= 0).all() for n in numbers), "the plan sends what is not there"
         self._sends[rank] += [n.ravel() for n in numbers]
 
     def receive(self, rank, *shape):
@@ -99,14 +98,18 @@ class Units:
         return numbers
 
     def route(self):
+        """All that was said since the last one."""
         sends = {rank: torch.from_numpy(numpy.concatenate(n)) for rank, n in self._sends.items()}
-        return Route({r: n for r, n in sends.items() if len(n)}, {r: n for r, n in self._receives.items() if n})
+        route = Route({r: n for r, n in sends.items() if len(n)}, {r: n for r, n in self._receives.items() if n})
+        self._sends.clear()
+        self._receives.clear()
+        return route
 
 
 def sharing(dispatch, pieces, home, outputs):
     assert all((numbers >= 0).all() for piece in pieces for numbers in piece), "the plan brings not all that it needs"
     outputs[outputs < 0] = home.count
-    return Sharing(dispatch.route(), [tuple(map(torch.from_numpy, piece)) for piece in pieces], home.route(),
+    return Sharing(dispatch, [tuple(map(torch.from_numpy, piece)) for piece in pieces], home.route(),
                    torch.from_numpy(outputs))
 
 
@@ -140,7 +143,7 @@ def keys_gathered(plan, ranks, heads, kv_heads):
         seen = order[first[document]:first[document] + start + length]
         pieces.append((q[row:row + length], keys[seen], values[seen]))
         outputs[row:row + length] = home.add(length, heads)
-    return sharing(units, pieces, home, outputs)
+    return sharing([units.route()], pieces, home, outputs)
 
 
 def heads_exchanged(plan, ranks, heads, kv_heads):
@@ -177,7 +180,7 @@ def heads_exchanged(plan, ranks, heads, kv_heads):
             home.send(rank, theirs)
             theirs = home.receive(rank, rows - plan.pad_rows, done.shape[1])
         share(outputs, peer)[:rows - plan.pad_rows] = theirs
-    return sharing(units, pieces, home, outputs)
+    return sharing([units.route()], pieces, home, outputs)
 
 
 def tile_pieces(tile, lengths):
@@ -188,9 +191,18 @@ def tile_pieces(tile, lengths):
             yield begin, max(begin, tile.row), min(end, tile.row + tile.rows)
 
 
-def pooled(plan, mesh, stage, heads, kv_heads):
+def chains(transfers, lengths):
+    """Keys are passed on (pools.chain): one document and range of heads after the other, in one order on all ranks."""
+    groups = collections.defaultdict(list)
+    for t in transfers:
+        groups[t.dp, int(numpy.searchsorted(numpy.cumsum(lengths[t.dp]), t.row, "right")), t.head_begin].append(t)
+    return [groups[key] for key in sorted(groups)]
+
+
+def pooled(plan, mesh, stage, heads, kv_heads, any_of):
     """Libra: replicas share their attention. Tiles are computed wherever the plan says: Q goes there, K and V
-    are fetched, O comes back. Rows count in the packed sequence of their replica's micro-batch."""
+    are fetched, O comes back. Rows count in the packed sequence of their replica's micro-batch. `any_of` says
+    whether something holds on any rank of the stage."""
     pool = plan.pool
     if (heads, kv_heads) != (pool.heads, pool.kv_heads):
         raise ballast.FailedPrecondition(f"this model has {heads} heads and {kv_heads} K/V heads, and its pools are "
@@ -210,18 +222,36 @@ def pooled(plan, mesh, stage, heads, kv_heads):
     def block(t):
         return slice(t.row, t.row + t.rows), slice(t.head_begin, t.head_begin + t.head_count)
 
+    def at_hand(t):
+        return all((numbers[t.dp][block(t)] >= 0).all() for numbers in ((q,) if t.payload == Payload.Q else (k, v)))
+
+    def move(transfers):
+        """One exchange: all that comes, and what goes to ranks that have not to wait; the others' comes back."""
+        waiting = {t.worker for t in transfers if t.source == pool.worker and not at_hand(t)}
+        for peer, rank in peers:
+            for t in (t for t in transfers if t.worker == peer and peer not in waiting):
+                for numbers in (q,) if t.payload == Payload.Q else (k, v):
+                    units.send(rank, numbers[t.dp][block(t)])
+            for t in (t for t in transfers if t.source == peer):
+                for numbers in (q,) if t.payload == Payload.Q else (k, v):
+                    numbers[t.dp][block(t)] = units.receive(rank, t.rows, t.head_count)
+        dispatch.append(units.route())
+        return [t for t in transfers if t.worker in waiting]
+
+    dispatch = []
+    lengths = {r.dp: plan.documents.length if r.dp == plan.dp else r.lengths for r in pool.replicas}
     away = [t for t in pool.transfers if t.payload != Payload.O]
-    for peer, rank in peers:
-        for t in (t for t in away if t.worker == peer):
-            for numbers in (q,) if t.payload == Payload.Q else (k, v):
-                units.send(rank, numbers[t.dp][block(t)])
-        for t in (t for t in away if t.source == peer):
-            for numbers in (q,) if t.payload == Payload.Q else (k, v):
-                numbers[t.dp][block(t)] = units.receive(rank, t.rows, t.head_count)
+    if any_of(not all(at_hand(t) for t in away if t.source == pool.worker)):
+        for some in [[t for t in away if t.payload == Payload.Q],
+                     *chains([t for t in away if t.payload == Payload.KV], lengths)]:
+            passed_on = move(some)
+            if passed_on:
+                move(passed_on)
+    else:
+        move(away)
 
     home, pieces = Units(), []
     o = {r.dp: none_yet(r.tokens, heads) for r in pool.replicas}
-    lengths = {r.dp: r.lengths for r in pool.replicas}
     width, kv_width = heads // pool.head_shards, max(1, kv_heads // pool.head_shards)
     for tile in (t for t in pool.tiles if t.worker == pool.worker):
         mine = slice(tile.head_shard * width, (tile.head_shard + 1) * width)
@@ -238,14 +268,14 @@ def pooled(plan, mesh, stage, heads, kv_heads):
             o[t.dp][block(t)] = home.receive(rank, t.rows, t.head_count)
     outputs = none_yet(plan.rows, heads)
     outputs[local[here]] = o[plan.dp][here]
-    return sharing(units, pieces, home, outputs)
+    return sharing(dispatch, pieces, home, outputs)
 
 
-def shared(plan, mesh, place, heads, kv_heads):
+def shared(plan, mesh, place, heads, kv_heads, any_of):
     dp, pp, _ = place
     ranks = [mesh.rank(dp, pp, cp) for cp in range(mesh.cp)]
     if plan.pool is not None:
-        return pooled(plan, mesh, pp, heads, kv_heads)
+        return pooled(plan, mesh, pp, heads, kv_heads, any_of)
     if plan.exchange == Exchange.ALL_TO_ALL:
         return heads_exchanged(plan, ranks, heads, kv_heads)
     return keys_gathered(plan, ranks, heads, kv_heads)
@@ -303,7 +333,8 @@ class Attention(nn.Module):
 
     def forward(self, x, thread, sharing):
         units = torch.cat([part.reshape(-1, self.head) for part in self.qkv(x).split(self.split, -1)])
-        units, thread = exchange(units, thread, sharing.dispatch)
+        for route in sharing.dispatch:
+            units, thread = exchange(units, thread, route)
         done = [attend(units[q], units[k], units[v]).flatten(0, 1) for q, k, v in sharing.pieces]
         units, thread = exchange(torch.cat([units[:0], *done]), thread, sharing.home)
         units = torch.cat([units, units.new_zeros(1, self.head)])
@@ -393,6 +424,11 @@ class Trainer:
             if batch.last:
                 return
 
+    def any_of(self, here):
+        flag = torch.tensor(float(here))
+        distributed.all_reduce(flag, group=self.replicas)
+        return flag.item() > 0
+
     def neighbour(self, stages):
         dp, pp, cp = self.place
         return self.mesh.rank(dp, pp + stages, cp)
@@ -414,7 +450,7 @@ class Trainer:
     def forward(self, batch):
         x = None if self.first else self.receive(batch, -1).requires_grad_()
         thread = torch.zeros((), dtype=self.dtype, requires_grad=True)
-        sharing = shared(batch.plan, self.mesh, self.place, self.shape.heads, self.shape.kv_heads)
+        sharing = shared(batch.plan, self.mesh, self.place, self.shape.heads, self.shape.kv_heads, self.any_of)
         out, through = self.model(batch, x, thread, sharing)
         if self.last:
             out = self.loss(batch, out)
