@@ -6,7 +6,7 @@
 
 It is meant to be read. What a trainer has to get right to train on packed, cut and shared sequences is here
 once each: rows that see their own document alone (Attention), keys and values that lie on other ranks
-(keys_gathered, heads_exchanged, pooled), stages that pass on rows of unequal number (Trainer.forward), a
+(keys_gathered, heads_exchanged, pooled, chains), stages that pass on rows of unequal number (Trainer.forward), a
 loss in which every label weighs the same (Trainer.loss), a checkpoint that resumes the stream with the
 weights (Trainer.save). tests/e2e/training.py compares its loss and gradients with a plain model that sees
 one document at a time.
@@ -585,10 +585,13 @@ def main():
     options = parser.parse_args()
     if options.checkpoints:
         os.makedirs(options.checkpoints, exist_ok=True)
+    ranks = Mesh(options.dp, options.pp, options.cp).ranks
     if "RANK" in os.environ:  # torchrun
+        if int(os.environ["WORLD_SIZE"]) != ranks:
+            parser.error(f"{os.environ['WORLD_SIZE']} ranks were started, and dp * pp * cp is {ranks}")
         run(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://", train, (options,))
     else:
-        launch(train, options.dp * options.pp * options.cp, options)
+        launch(train, ranks, options)
 
 
 if __name__ == "__main__":

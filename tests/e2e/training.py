@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -327,13 +328,16 @@ class Job:
     """The example as a program; its steps."""
 
     def __init__(self, world, mesh, steps, checkpoints=None):
-        arguments = ["--socket", world.socket, "--steps", str(steps), "--seed", "5"]
-        arguments += [f"--{name}={size}" for name, size in mesh._asdict().items()]
-        arguments += [f"--{name.replace('_', '-')}={size}" for name, size in SHAPE._asdict().items()]
+        arguments = ["--socket", world.socket, *self.arguments(mesh, steps)]
         if checkpoints:
             arguments += ["--checkpoints", checkpoints, "--save-every", "3"]
         self.errors = tempfile.TemporaryFile("w+")
         self.process, self.output = forked(arguments, self.errors)
+
+    @staticmethod
+    def arguments(mesh, steps):
+        shape = [f"--{name.replace('_', '-')}={size}" for name, size in SHAPE._asdict().items()]
+        return ["--steps", str(steps), "--seed", "5", *(f"--{name}={size}" for name, size in mesh._asdict().items()), *shape]
 
     def wait(self):
         return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
@@ -408,6 +412,28 @@ def test_at_another_data_parallel_size_steps_have_the_same_documents_and_loss():
         worst = max(line["off"] for line in found)
         assert worst <= 1e-6, worst
         print(f"      the worst difference of a step's loss: {worst:.1e}", flush=True)
+
+
+def torchrun(world, ranks, mesh, steps):
+    """torch 1.13 does not know its own default of --redirects and --tee under Python 3.11."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--redirects", "2", "--tee", "2",
+               "--log_dir", world.dir, "--nproc_per_node", str(ranks), PROGRAM]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "BALLAST_SOCKET": world.socket}
+    return subprocess.run(command + Job.arguments(mesh, steps), capture_output=True, text=True, timeout=120, env=environment)
+
+
+def test_torchrun_starts_the_same_job():
+    mesh = Mesh(1, 1, 2)
+    with world_of("wlb:level", mesh) as world, world_of("wlb:level", mesh) as other:
+        other.start()
+        known = Job(other, mesh, 2).finish()
+        world.start()
+        done = torchrun(world, 2, mesh, 2)
+        assert done.returncode == 0, done.stderr
+        assert [json.loads(line) for line in done.stdout.splitlines()] == known
+        if FULL:
+            done = torchrun(world, 1, mesh, 2)
+            assert done.returncode != 0 and "1 ranks were started, and dp * pp * cp is 2" in done.stderr, done.stderr
 
 
 def test_a_mesh_that_is_not_the_daemons_is_refused():
