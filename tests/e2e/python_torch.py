@@ -252,7 +252,16 @@ def group(world, cp):
     return clients, batches, tokens
 
 
-def test_flash_attentions_form_computes_every_layout():
+def flex_attend(form, q, k, v):
+    """What flex_attention computes, of the whole mask."""
+    met = form.mask_mod(0, 0, torch.arange(len(q))[:, None], torch.arange(len(k))[None, :])
+    assert met.shape == (form.rows, form.keys)
+    k, v = (x.repeat_interleave(HEADS // KV_HEADS, 1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q, k) / WIDTH ** 0.5
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(~met, -torch.inf).softmax(-1).nan_to_num(0), v)
+
+
+def test_varlen_and_flex_forms_compute_every_layout():
     generator = torch.Generator().manual_seed(1)
     for cp, layouts in ((1, "per-sequence"), (2, "per-sequence"), (4, "per-document"), (2, "variable-degree"), (2, "hybrid")):
         with world_of(cp=cp, sharding={"layouts": layouts}, plan={"window": 512}) as world:
@@ -266,6 +275,7 @@ def test_flash_attentions_form_computes_every_layout():
                 keys, values = (k[rank][:form.rows], v[rank][:form.rows]) if form.keys is None else (
                     x.flatten(0, 1)[form.keys] for x in (k, v))
                 same(flash_attn_varlen(q[rank][:form.rows], keys, values, **form.arguments), expected[rank][:form.rows])
+                same(flex_attend(bt.flex_attention(batch), q[rank], *(x.flatten(0, 1) for x in (k, v))), expected[rank])
             for client in clients:
                 client.close()
 
@@ -324,6 +334,7 @@ def test_llama3s_form_computes_contiguous_slices():
             out = flash_attn_varlen(q[mine], k[local], v[local], **form)
             rows = batch.rows - batch.pad_rows
             same(out[:rows], expected[mine][:rows])
+            same(flex_attend(bt.flex_attention(batch), q, k, v)[:len(expected)], expected)
             whole = bt.flash_attention(batch)
             assert whole.rows == batch.tokens_total and whole.arguments["cu_seqlens_q"][-1] == whole.rows
             raises(ballast.Unsupported, lambda: bt.ring_llama3(batch, heads_k_stride=2, kv_heads=3), "there are 3")
@@ -344,7 +355,7 @@ def test_what_does_not_divide_or_is_shared_in_a_pool_is_refused():
         world.start()
         with ballast.Client(world.socket) as client:
             batch = client.next()
-            for form in (bt.megatron, bt.transformer_engine, bt.ring_zigzag, bt.ring_llama3, bt.flash_attention):
+            for form in (bt.megatron, bt.transformer_engine, bt.ring_zigzag, bt.ring_llama3, bt.flash_attention, bt.flex_attention):
                 raises(ballast.Unsupported, lambda: form(batch), "pool")
 
 

@@ -326,3 +326,40 @@ def flash_attention(batch: Any, device: Any = "cpu") -> Varlen:
             keys = torch.from_numpy(plan.key_index(plan.order()).astype("int64")).to(device)
     return Varlen({"cu_seqlens_q": _int32(q, device), "cu_seqlens_k": _int32(k, device), "max_seqlen_q": longest[0],
                    "max_seqlen_k": longest[1], "causal": True}, rows, keys)
+
+
+@dataclass
+class Flex:
+    """What torch's FlexAttention wants of a batch:
+    flex_attention(q, k, v, block_mask=create_block_mask(mask_mod, None, None, rows, keys, device))."""
+
+    mask_mod: Callable[..., torch.Tensor]  # (batch, head, row of q, row of k): whether they meet
+    rows: int  # of q
+    keys: int  # rows of k and v
+
+
+def flex_attention(batch: Any, device: Any = "cpu") -> Flex:
+    """torch.nn.attention.flex_attention: any layout. Alone (CP 1) q, k and v are the rank's own rows; in a
+    group K and V are all-gathered one rank after the other and stay in that order. Where heads are exchanged
+    (ulysses) all three are the whole sequence, documents one after the other, then pad rows. Pad rows meet nothing:
+    their output is zero."""
+    plan = _plan(batch)
+    _refuse_pool(plan, "a mask")
+    rows = plan.rows * plan.group_ranks
+    lengths = numpy.asarray(plan.documents.length, "int64")
+    found = numpy.full((2, rows), -1)  # document and position of each row, as they lie in a document's order
+    found[0, :plan.tokens_total] = numpy.repeat(numpy.arange(len(lengths)), lengths)
+    found[1, :plan.tokens_total] = numpy.arange(plan.tokens_total) - numpy.repeat(numpy.cumsum(lengths) - lengths, lengths)
+    own = slice(None)
+    if plan.exchange != Exchange.ALL_TO_ALL:
+        gathered = numpy.empty_like(found)
+        gathered[:, numpy.asarray(plan.order())] = found
+        found, own = gathered, slice(plan.group_rank * plan.rows, (plan.group_rank + 1) * plan.rows)
+    document, position = (torch.from_numpy(numpy.ascontiguousarray(column)).to(device) for column in found)
+    q_document, q_position = document[own], position[own]
+
+    def mask_mod(_: Any, __: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        met: torch.Tensor = (q_document[q] == document[k]) & (q_position[q] >= position[k]) & (q_document[q] >= 0)
+        return met
+
+    return Flex(mask_mod, len(q_document), rows)
