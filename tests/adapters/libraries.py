@@ -19,7 +19,8 @@ from world import Skip, main, write_corpus  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as distributed  # noqa: E402
 from python_client import world_of  # noqa: E402
-from python_torch import HEADS, KV_HEADS, WIDTH, group, one_by_one, qkv, same, scattered, te_partition  # noqa: E402
+from python_torch import (HEADS, KV_HEADS, WIDTH, group, one_by_one, qkv, same, scattered, te_partition,  # noqa: E402
+                          test_torchdatas_stateful_loader_saves_and_resumes_it)  # noqa: F401
 
 import ballast  # noqa: E402
 import ballast.torch as bt  # noqa: E402

@@ -88,7 +88,13 @@ def test_a_dataset_is_the_stream_with_and_without_a_worker():
             dataset = bt.IterableDataset(world.socket, start=(2, 0))
             found, batches = take(dataset, 6, num_workers=1, multiprocessing_context=context)
             assert found == known[8:14]
+            raises(ballast.FailedPrecondition, dataset.state_dict, "a worker iterates", "StatefulDataLoader")
             batches._shutdown_workers()
+            raises(ballast.FailedPrecondition, dataset.state_dict, "a worker iterates")
+        dataset = bt.IterableDataset(world.socket, start=(2, 0))
+        assert dataset.state_dict()["step"] == 2  # connects, here
+        raises(ballast.AlreadyExists, lambda: take(dataset, 1, num_workers=1), f"by pid {os.getpid()}")
+        dataset.close()
 
 
 def within_worker(dataset, workers):

@@ -123,6 +123,7 @@ class IterableDataset(_IterableDataset):  # type: ignore[type-arg]
     `state_dict` is a few KB: the next batch, and the daemon's state there. `load_state_dict`, on every rank
     of the job, makes the next iteration begin at exactly that batch, on this or another node. Both are what
     torchdata's StatefulDataLoader looks for; without it, call them where the model is saved and loaded.
+    With a worker, only the worker knows where it is: StatefulDataLoader asks it, others are refused.
     """
 
     def __init__(self, socket: Optional[str] = None, *, device: Any = "cpu", dtype: torch.dtype = torch.int64,
@@ -138,6 +139,7 @@ class IterableDataset(_IterableDataset):  # type: ignore[type-arg]
         self._process = 0  # that opened it
         self._next = self.options.start or (None, 0)  # the next batch to be given out
         self._loaded: Optional[Dict[str, Any]] = None
+        self._in_worker = torch.zeros(1, dtype=torch.uint8).share_memory_()  # told by a worker that iterates
 
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_open": None}
@@ -163,6 +165,9 @@ class IterableDataset(_IterableDataset):  # type: ignore[type-arg]
 
     def state_dict(self) -> Dict[str, Any]:
         """At any point between two batches."""
+        if self._in_worker.item() and get_worker_info() is None:
+            raise FailedPrecondition("a worker iterates, and only it knows how far: take num_workers=0, or torchdata's "
+                                     "StatefulDataLoader, whose state_dict asks the worker")
         step, index = self._next
         if self._loaded is not None:
             return dict(self._loaded)
@@ -177,6 +182,8 @@ class IterableDataset(_IterableDataset):  # type: ignore[type-arg]
             raise InvalidArgument(f"a dataset's state of version {state.get('version')}, not {STATE_VERSION}")
         self._loaded = dict(state)
         self._next = (state["step"], state["index"])
+        if get_worker_info() is None:
+            self._in_worker.zero_()
 
     def _go(self) -> None:
         """To where the loaded state says: every rank brings the state, the first opens a generation and the
@@ -199,6 +206,8 @@ class IterableDataset(_IterableDataset):  # type: ignore[type-arg]
                                   "daemon reads ahead), or 1")
         if worker is not None and not self.auto_commit:
             raise InvalidArgument("commit='manual' needs num_workers=0: the client would be in the worker")
+        if worker is not None:
+            self._in_worker.fill_(1)
         self._go()
         while True:
             event = self.client.next()
