@@ -13,6 +13,7 @@
 
 /* Of micro-batches in one PlanResponse. */
 #define ADMIN_PAGE_BYTES (FRAME_DATA_BYTES_MAX - 65536u)
+#define ADMIN_LEAD_NS    1000000000u /* waiting for a slower rank that is worth a warning */
 
 void admin_init(struct admin *admin, struct daemon *daemon) {
     *admin = (struct admin){.daemon = daemon, .state_step = UINT64_MAX};
@@ -48,18 +49,31 @@ static const struct plan_state *admin_state(struct admin *admin, struct session 
 
 /* Status */
 
-static Ballast__V1__RankStatus *admin_rank(struct arena *arena, const struct member *member,
-                                           uint64_t now_ns) {
-    Ballast__V1__RankStatus *out = message_create(arena, &ballast__v1__rank_status__descriptor);
+static Ballast__V1__Rank *admin_place(struct arena *arena, const struct member *member) {
     Ballast__V1__Rank *rank = message_create(arena, &ballast__v1__rank__descriptor);
-    if (out == NULL || rank == NULL) {
+    if (rank != NULL) {
+        rank->dp = member->place.dp;
+        rank->pp = member->place.pp;
+        rank->cp = member->place.cp;
+        rank->tp = member->place.tp;
+    }
+    return rank;
+}
+
+static Ballast__V1__RankStatus *admin_rank(const struct roster *roster, struct arena *arena,
+                                           const struct member *member, uint64_t now_ns) {
+    Ballast__V1__RankStatus *out = message_create(arena, &ballast__v1__rank_status__descriptor);
+    const struct member *awaited = roster_awaited(roster, member, now_ns);
+    if (out == NULL || (out->rank = admin_place(arena, member)) == NULL) {
         return NULL;
     }
-    rank->dp = member->place.dp;
-    rank->pp = member->place.pp;
-    rank->cp = member->place.cp;
-    rank->tp = member->place.tp;
-    out->rank = rank;
+    if (awaited != NULL) {
+        out->steps_behind = roster_behind(awaited, member);
+        out->waits_for = admin_place(arena, awaited);
+        if (out->waits_for == NULL) {
+            return NULL;
+        }
+    }
     out->pid = member->connected ? member->pid : 0;
     out->uid = member->uid;
     out->step = member->step;
@@ -71,6 +85,7 @@ static Ballast__V1__RankStatus *admin_rank(struct arena *arena, const struct mem
     out->waits = member->waits;
     out->waited_ns = member->waited_ns;
     out->waited_ns_max = member->waited_ns_max;
+    out->led_ns = roster_led_ns(member, now_ns);
     return out;
 }
 
@@ -84,7 +99,7 @@ static bool admin_ranks(const struct daemon *daemon, struct arena *arena,
         if (!member->seen || !roster_live(member, now_ns)) {
             continue;
         }
-        Ballast__V1__RankStatus *rank = admin_rank(arena, member, now_ns);
+        Ballast__V1__RankStatus *rank = admin_rank(roster, arena, member, now_ns);
         if (rank == NULL) {
             return false;
         }
@@ -154,6 +169,7 @@ static void admin_status_figures(struct daemon *daemon, Ballast__V1__StatusRespo
     out->generation_step = daemon->generation.step;
     out->generation_by = (char *)daemon->generation.by;
     out->io_backend = (char *)daemon->reader->backend;
+    out->io_lacks = daemon->io_lacks.code < 0 ? (char *)daemon->io_lacks.text : (char *)"";
     out->profile = (char *)schedule_prices(daemon->schedule, daemon->roster.committed_step);
     out->slab_bytes_used = slab_bytes_used(&daemon->slab);
     out->plan_ns_p50 = samples_percentile(&daemon->plan_ns, 50);
@@ -164,11 +180,35 @@ static void admin_status_figures(struct daemon *daemon, Ballast__V1__StatusRespo
     out->ranks_expected = daemon->roster.count;
 }
 
+/* What the ranks that lead wait for; false: nothing, or not for long. */
+static bool admin_lead(const struct daemon *daemon, char *text, size_t bytes) {
+    const struct roster *roster = &daemon->roster;
+    uint64_t now_ns = uv_hrtime();
+    const struct member *leader = roster_leader(roster);
+    if (leader == NULL || now_ns - leader->leading_ns < ADMIN_LEAD_NS) {
+        return false;
+    }
+    const struct member *awaited = roster_awaited(roster, leader, now_ns);
+    if (awaited == NULL) {
+        return false;
+    }
+    const struct rank_place *at = &awaited->place;
+    (void)snprintf(text, bytes,
+                   "ranks wait for dp%u pp%u cp%u tp%u, which is %s and has not committed step "
+                   "%" PRIu64 ", %" PRIu64 " behind them (limits.lead_steps = %" PRIu64 ")",
+                   at->dp, at->pp, at->cp, at->tp, awaited->connected ? "connected" : "gone",
+                   roster_done(awaited), roster_behind(awaited, leader), roster->lead_steps);
+    return true;
+}
+
 static bool admin_warnings(const struct daemon *daemon, struct arena *arena,
                            Ballast__V1__StatusResponse *out) {
     char text[ERROR_TEXT_BYTES + 64];
     const struct config *config = config_at(daemon->config, daemon->roster.committed_step);
-    out->warnings = arena_array(arena, 3, sizeof *out->warnings);
+    out->warnings = arena_array(arena, 4, sizeof *out->warnings);
+    if (out->warnings != NULL && admin_lead(daemon, text, sizeof text)) {
+        out->warnings[out->n_warnings++] = arena_strdup(arena, text);
+    }
     if (out->warnings != NULL && config->profile_warning[0] != '\0') {
         (void)snprintf(text, sizeof text, "latency profile %.200s: %s", config->profile_path,
                        config->profile_warning);
@@ -472,6 +512,7 @@ static void admin_use(const struct daemon *daemon, Ballast__V1__Setting *out) {
         {"queues.max_backlog", daemon->backlog},
         {"plan.documents_max", daemon->documents},
         {"daemon.ahead_steps", daemon->ahead_steps},
+        {"limits.lead_steps", daemon->lead_steps},
     };
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         if (strcmp(limits[i].name, out->name) == 0) {

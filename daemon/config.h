@@ -103,6 +103,7 @@ struct config {
     /* [limits] */
     uint32_t connections_max;
     uint32_t credits_max;      /* per stream */
+    uint32_t lead_steps;       /* of any rank beyond committed_step */
     uint32_t steps_retained;   /* in the store */
     uint32_t exports_retained; /* likewise, of exported steps */
     /* enum config_origin of each key of the table, and of (path, weight) of each dataset. */

@@ -1136,6 +1136,17 @@ static const struct config_key keys[] = {
      .max = 1u << 20,
      FIELD(derived_gb)},
     {.section = "limits",
+     .name = "lead_steps",
+     .fallback = "1000",
+     .unit = "steps",
+     .reason = "How far a rank may go beyond the slowest rank's commit; then it waits. Ranks that "
+               "commit\n"
+               "only every so often need more than twice that.",
+     .kind = &kind_count,
+     .min = 2,
+     .max = 1u << 24,
+     FIELD(lead_steps)},
+    {.section = "limits",
      .name = "steps_retained",
      .fallback = "1000",
      .unit = "steps",

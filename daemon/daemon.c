@@ -301,6 +301,30 @@ static void daemon_log_profile(const struct config *config) {
     }
 }
 
+/* Registered memory counts against RLIMIT_MEMLOCK, once a ring, with all else that is locked. */
+static uint64_t daemon_locked_mib(const struct daemon *daemon) {
+    uint32_t rings = daemon->config->reader.rings;
+    return (rings > 1 ? rings : 1) * ((slab_bytes(&daemon->slab) >> 20) + 1) + 16;
+}
+
+/* What an operator should know of how files are read; `why`: of a fallback. */
+static void daemon_note_reader(struct daemon *daemon, const struct error *why) {
+    const struct error *lacks = &daemon->reader->lacks;
+    const struct error *what = why->code < 0 ? why : lacks;
+    struct rlimit limit;
+    daemon->io_lacks = *what;
+    daemon->io_registered = daemon->config->reader_registered && why->code == 0 &&
+                            lacks->code == 0 && strcmp(daemon->reader->backend, "io_uring") == 0;
+    if (what->code == -ENOMEM && getrlimit(RLIMIT_MEMLOCK, &limit) == 0) {
+        (void)error_set(&daemon->io_lacks, -ENOMEM,
+                        "%.120s: RLIMIT_MEMLOCK is %" PRIu64 " KiB; set LimitMEMLOCK=%" PRIu64
+                        "M (ulimit -l)",
+                        why->code < 0 ? "pread instead of io_uring, which has no memory to lock"
+                                      : "without registered memory, which costs a little CPU",
+                        (uint64_t)limit.rlim_cur >> 10, daemon_locked_mib(daemon));
+    }
+}
+
 static int daemon_open_reader(struct daemon *daemon, struct error *error) {
     const struct config *config = daemon->config;
     struct reader_options options = config->reader;
@@ -318,10 +342,11 @@ static int daemon_open_reader(struct daemon *daemon, struct error *error) {
     if (code < 0) {
         return code;
     }
+    daemon_note_reader(daemon, &why);
     log_line(why.code < 0 ? LOG_WARNING : LOG_INFO, "reader", "reading with %s%s%s",
              daemon->reader->backend, why.code < 0 ? ": " : "", why.code < 0 ? why.text : "");
-    if (daemon->reader->lacks.code < 0) {
-        log_line(LOG_NOTICE, "reader", "%s", daemon->reader->lacks.text);
+    if (why.code == 0 && daemon->io_lacks.code < 0) {
+        log_line(LOG_NOTICE, "reader", "%s", daemon->io_lacks.text);
     }
     return 0;
 }

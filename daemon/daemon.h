@@ -63,6 +63,8 @@ struct daemon {
     struct catalog *catalog;
     struct corpus_source source;
     struct reader *reader;
+    struct error io_lacks; /* what reading does without, why, and the remedy; code 0: nothing */
+    bool io_registered;    /* reads go straight into registered memory */
     uint8_t fingerprint[16];
     struct blob identity; /* of the job, as checkpoints state it; its texts are ours */
     char data_path[CONFIG_PATH_BYTES + 8];
@@ -125,6 +127,7 @@ struct daemon {
     struct daemon_replay replays[DAEMON_REPLAYS_MAX];
     uint32_t replay_count;
     struct daemon_use ahead_steps; /* planned beyond the step of the fastest rank */
+    struct daemon_use lead_steps;  /* of the fastest rank beyond committed_step */
     struct daemon_use in_hand;     /* parts held or looked at while the newest step was planned */
     struct daemon_use backlog;     /* tokens that wait after it, in steps' worth */
     struct daemon_use documents;   /* parts of the newest planned step */

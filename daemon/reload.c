@@ -8,8 +8,8 @@
 
 static bool reload_may_change(const char *name) {
     static const char *const names[] = {"daemon.allow_uids", "daemon.admin_uids",
-                                        "daemon.log_level", "limits.connections",
-                                        "limits.steps_retained"};
+                                        "daemon.log_level",  "limits.connections",
+                                        "limits.lead_steps", "limits.steps_retained"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (strcmp(names[i], name) == 0) {
             return true;
@@ -56,6 +56,7 @@ static void reload_take(struct config *running, const struct config *fresh) {
     running->uids_admin_count = fresh->uids_admin_count;
     running->log_level = fresh->log_level;
     running->connections_max = fresh->connections_max;
+    running->lead_steps = fresh->lead_steps;
     running->steps_retained = fresh->steps_retained;
 }
 

@@ -40,6 +40,7 @@ int roster_init(struct roster *roster, const struct rank_place *mesh, const uint
     *roster = (struct roster){.mesh = *mesh,
                               .uniform = {.micro_batches = micro_batches},
                               .lease_ns = lease_ns,
+                              .lead_steps = UINT64_MAX,
                               .committed_step = committed_step};
     uint64_t ranks = (uint64_t)mesh->pp * mesh->cp * mesh->tp;
     assert(micro_batches > 0 && ranks > 0);
@@ -152,6 +153,7 @@ void roster_leave(struct roster *roster, struct member *member, uint64_t now_ns)
     member->held_back = false;
     member->credits = 0;
     member->waiting_ns = 0;
+    roster_lead_end(member, now_ns);
     member->lease_end_ns = now_ns + roster->lease_ns;
 }
 
@@ -280,7 +282,99 @@ bool roster_stands_at(const struct roster *roster, uint64_t step) {
     return false;
 }
 
-bool roster_blames(const struct roster *roster, const struct member *member, bool holds_slots) {
+uint64_t roster_done(const struct member *member) {
+    return member->streaming && member->from_step > member->committed_step ? member->from_step
+                                                                           : member->committed_step;
+}
+
+const struct member *roster_last(const struct roster *roster, uint64_t now_ns) {
+    const struct member *last = NULL;
+    for (const struct member *m = roster->members; m < roster->members + roster->count; m++) {
+        if (roster_live(m, now_ns) && (last == NULL || roster_done(m) < roster_done(last))) {
+            last = m;
+        }
+    }
+    return last;
+}
+
+static bool roster_is_far(const struct roster *roster, uint64_t step, uint64_t from) {
+    return step > from && step - from >= roster->lead_steps;
+}
+
+bool roster_leads(const struct roster *roster, const struct member *member, uint64_t now_ns) {
+    if (!roster_is_far(roster, member->step, roster->committed_step)) {
+        return false; /* mostly: nobody's is below that */
+    }
+    const struct member *last = roster_last(roster, now_ns);
+    return last != NULL && roster_is_far(roster, member->step, roster_done(last));
+}
+
+void roster_lead_end(struct member *member, uint64_t now_ns) {
+    member->led_ns = roster_led_ns(member, now_ns);
+    member->leading_ns = 0;
+}
+
+uint64_t roster_led_ns(const struct member *member, uint64_t now_ns) {
+    return member->led_ns + (member->leading_ns == 0 ? 0 : now_ns - member->leading_ns);
+}
+
+const struct member *roster_leader(const struct roster *roster) {
+    const struct member *leader = NULL;
+    for (const struct member *m = roster->members; m < roster->members + roster->count; m++) {
+        if (m->streaming && m->leading_ns != 0 &&
+            (leader == NULL || m->leading_ns < leader->leading_ns)) {
+            leader = m;
+        }
+    }
+    return leader;
+}
+
+/* The rank of its replica that the member is held back for; those that may come back count where
+ * they were. */
+static const struct member *roster_held_by(const struct roster *roster, const struct member *member,
+                                           uint64_t now_ns) {
+    const struct member *first = &roster->members[member->replica * roster->replica_members];
+    const struct member *last = NULL;
+    for (const struct member *m = first; m < first + roster->replica_members; m++) {
+        bool counts = m->streaming ? m->subscribed : roster_live(m, now_ns);
+        if (m != member && counts &&
+            (last == NULL || roster_position(roster, m) < roster_position(roster, last))) {
+            last = m;
+        }
+    }
+    return last;
+}
+
+const struct member *roster_awaited(const struct roster *roster, const struct member *member,
+                                    uint64_t now_ns) {
+    if (member->leading_ns != 0) {
+        return roster_last(roster, now_ns);
+    }
+    return member->held_back ? roster_held_by(roster, member, now_ns) : NULL;
+}
+
+uint64_t roster_behind(const struct member *awaited, const struct member *member) {
+    uint64_t step = member->leading_ns != 0 ? roster_done(awaited) : awaited->step;
+    return member->step > step ? member->step - step : 0;
+}
+
+/* Whether the member is so far behind one that leads that this waits for it. */
+static bool roster_stops_leader(const struct roster *roster, const struct member *member) {
+    uint64_t done = roster_done(member);
+    if (member->waiting_ns != 0 && member->leading_ns == 0) {
+        return false;
+    }
+    for (const struct member *m = roster->members; m < roster->members + roster->count; m++) {
+        if (m->streaming && m->leading_ns != 0 && roster_done(m) > done &&
+            roster_is_far(roster, m->step, done)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool roster_stops_replica(const struct roster *roster, const struct member *member,
+                                 bool holds_slots) {
     uint64_t slowest = 0;
     uint64_t position = roster_position(roster, member);
     bool last = roster_slowest(roster, member->replica, &slowest) && position <= slowest;
@@ -295,4 +389,8 @@ bool roster_blames(const struct roster *roster, const struct member *member, boo
         }
     }
     return false;
+}
+
+bool roster_blames(const struct roster *roster, const struct member *member, bool holds_slots) {
+    return roster_stops_replica(roster, member, holds_slots) || roster_stops_leader(roster, member);
 }

@@ -31,6 +31,8 @@ struct member {
     uint32_t pid, uid;       /* of the last peer, for people */
     uint32_t credits;        /* left, while streaming */
     uint64_t waiting_ns;     /* since when it waits for its next batch; 0: it does not */
+    uint64_t leading_ns;     /* likewise because the last must go on first; 0: it does not */
+    uint64_t led_ns;         /* all such waiting that is over, since the start */
     bool reports_waits;      /* the rank says itself how long it waited, while streaming */
     uint64_t waits;          /* batches whose waiting is known, since the start */
     uint64_t waited_ns;      /* for all of them */
@@ -41,6 +43,7 @@ struct member {
     bool delivery_known;     /* it streamed since the start, so delivered_step is all there is */
     uint64_t generation;     /* that it joined last, by Seek or Stream since the start; 0: none */
     uint64_t sought;         /* likewise, by Seek */
+    uint64_t from_step;      /* with which its stream began, while streaming */
     uint64_t step;           /* of its next batch, while streaming */
     uint32_t index;          /* of its next batch; micro_batches: only the end of the step is due */
 };
@@ -63,6 +66,7 @@ struct roster {
     struct rank_place mesh;  /* sizes */
     uint32_t *replica_of_dp; /* mesh.dp entries; UINT32_MAX: not local */
     uint64_t lease_ns;
+    uint64_t lead_steps; /* no batch is handed out so far beyond the last; at first all are */
     uint64_t committed_step;
     uint64_t changes; /* of committed steps so far: what is stored of them is known by its number */
 };
@@ -136,9 +140,36 @@ bool roster_slowest_step(const struct roster *roster, uint64_t *step);
 /* Whether some streaming rank stands at this step. */
 bool roster_stands_at(const struct roster *roster, uint64_t step);
 
-/* Whether the member is what another rank of its replica waits for: it holds slots, or stands
- * behind one that is held back. A member that waits itself is to blame only if it is held back with
- * nobody behind it. */
+/* The first step that the member is not through with: neither committed, nor before those that its
+ * stream asked for. A rank that goes on from a later step does not commit the earlier ones. */
+uint64_t roster_done(const struct member *member);
+
+/* The live member that is least far through: the last. NULL: none is live. */
+const struct member *roster_last(const struct roster *roster, uint64_t now_ns);
+
+/* Whether the member's next step is too far beyond the last's to be handed out. */
+bool roster_leads(const struct roster *roster, const struct member *member, uint64_t now_ns);
+
+/* It does so no more. */
+void roster_lead_end(struct member *member, uint64_t now_ns);
+
+/* How long it has waited for that since the start. */
+uint64_t roster_led_ns(const struct member *member, uint64_t now_ns);
+
+/* Who has waited for that longest; NULL: nobody. */
+const struct member *roster_leader(const struct roster *roster);
+
+/* Whom the member waits for: itself, if its own commits are what is missing. NULL: nobody. */
+const struct member *roster_awaited(const struct roster *roster, const struct member *member,
+                                    uint64_t now_ns);
+
+/* How many steps `awaited` is behind the member, in what it was given or in what it is through
+ * with, whichever keeps the member waiting. */
+uint64_t roster_behind(const struct member *awaited, const struct member *member);
+
+/* Whether the member is what another rank waits for: it holds slots of its replica, stands behind
+ * one that is held back, or is the last while one leads that is further. A member that waits itself
+ * is to blame only if it is held back with nobody behind it, or leads itself. */
 bool roster_blames(const struct roster *roster, const struct member *member, bool holds_slots);
 
 #endif

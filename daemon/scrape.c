@@ -17,14 +17,25 @@ static void scrape_info(struct exposition *out, const char *name, const char *he
     exposition_sample(out, labels, 1, 0);
 }
 
+static void scrape_backend(const struct daemon *daemon, struct exposition *out) {
+    char labels[EXPOSITION_LABELS_BYTES] = "";
+    exposition_label(labels, "backend", daemon->reader->backend);
+    exposition_label(labels, "registered", daemon->io_registered ? "true" : "false");
+    exposition_family(out, "ballast_io_backend_info", "gauge",
+                      "How files are read, and whether straight into registered memory.");
+    exposition_sample(out, labels, 1, 0);
+    exposition_single(out, "ballast_io_degraded", "gauge",
+                      "Whether reading does without something that the config asks for.",
+                      daemon->io_lacks.code < 0, 0);
+}
+
 static void scrape_identity(const struct daemon *daemon, struct exposition *out) {
     const char *why = "";
     scrape_info(out, "ballast_build_info", "The daemon's version.", "version", BALLAST_VERSION);
     exposition_single(out, "ballast_ready", "gauge", "Whether ranks are served.",
                       scrape_ready(daemon, &why), 0);
     if (daemon->reader != NULL) {
-        scrape_info(out, "ballast_io_backend_info", "How files are read.", "backend",
-                    daemon->reader->backend);
+        scrape_backend(daemon, out);
     }
 }
 
@@ -69,6 +80,25 @@ static void scrape_ranks(const struct daemon *daemon, struct exposition *out) {
         scrape_rank_labels(daemon, i, labels);
         exposition_sample(out, labels, metrics->ranks[i].tokens, 0);
     }
+}
+
+/* Ranks that wait for the slowest one, since they are limits.lead_steps beyond it. */
+static void scrape_leads(const struct daemon *daemon, struct exposition *out) {
+    const struct roster *roster = &daemon->roster;
+    uint64_t now_ns = uv_hrtime(), led_ns = 0;
+    uint32_t leading = 0;
+    for (uint32_t i = 0; i < roster->count; i++) {
+        leading += roster->members[i].leading_ns != 0;
+        led_ns += roster_led_ns(&roster->members[i], now_ns);
+    }
+    exposition_single(out, "ballast_lead_steps", "gauge",
+                      "How far the fastest rank is beyond the slowest rank's commit.",
+                      daemon->lead_steps.now, 0);
+    exposition_single(out, "ballast_ranks_leading", "gauge",
+                      "Ranks that wait because they are limits.lead_steps beyond the slowest.",
+                      leading, 0);
+    exposition_single(out, "ballast_lead_wait_seconds_total", "counter",
+                      "How long ranks waited for that, all together.", led_ns, 9);
 }
 
 static void scrape_rank_counts(const struct daemon *daemon, struct exposition *out) {
@@ -201,6 +231,7 @@ size_t scrape(const struct daemon *daemon, char *out) {
     scrape_identity(daemon, &exposition);
     scrape_ranks(daemon, &exposition);
     scrape_rank_counts(daemon, &exposition);
+    scrape_leads(daemon, &exposition);
     scrape_reads(daemon, &exposition);
     scrape_slab(daemon, &exposition);
     scrape_plan(daemon, &exposition);

@@ -158,6 +158,7 @@ static void stream_open(struct session *session, const Ballast__V1__BatchId *fro
     }
     member->step = from != NULL ? from->step : session->world->roster->committed_step;
     member->index = from != NULL ? from->index : 0;
+    member->from_step = member->step;
     member->delivered_step = member->step;
     member->delivery_known = true;
     member->streaming = true;
@@ -333,6 +334,19 @@ static bool stream_too_far_ahead(const struct session *session, uint64_t now_ns,
     return position > slowest && position - slowest + 1 >= session->world->job->replica_slots;
 }
 
+/* Whether slower ranks must commit first, so that what is not committed stays bounded. */
+static bool stream_leads(struct session *session, uint64_t now_ns) {
+    struct member *member = session->member;
+    if (!roster_leads(session->world->roster, member, now_ns)) {
+        roster_lead_end(member, now_ns);
+        return false;
+    }
+    if (member->leading_ns == 0) {
+        member->leading_ns = now_ns;
+    }
+    return true;
+}
+
 /* Sends the next batch; false when it has to wait or the stream ended. */
 static bool stream_next(struct session *session, const struct step_plan *plan, uint64_t now_ns) {
     struct member *member = session->member;
@@ -341,6 +355,10 @@ static bool stream_next(struct session *session, const struct step_plan *plan, u
     struct session_batch batch = {.slot = -1};
     struct error error;
     bool last;
+    if (stream_leads(session, now_ns)) {
+        stream_wait(session, false, now_ns);
+        return false;
+    }
     if (stream_too_far_ahead(session, now_ns, &last)) {
         stream_wait(session, true, now_ns);
         return false;
@@ -428,4 +446,5 @@ void stream_stop(struct session *session) {
     member->held_back = false;
     member->credits = 0;
     member->waiting_ns = 0;
+    member->leading_ns = 0;
 }

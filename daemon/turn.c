@@ -294,6 +294,7 @@ static void turn_advance(struct daemon *daemon, uint64_t now_ns) {
     if (daemon->progress.moving) {
         return;
     }
+    daemon->roster.lead_steps = daemon->config->lead_steps; /* a reload may change it */
     (void)roster_advance(&daemon->roster, now_ns);
     daemon->progress.oldest_step = turn_oldest_step(daemon);
     if (daemon->roster.changes > daemon->changes_put) {
@@ -319,6 +320,9 @@ static void turn_extend(struct daemon *daemon) {
     if (roster_fastest_step(&daemon->roster, &fastest)) {
         turn_use(&daemon->ahead_steps,
                  daemon->planned_end > fastest ? daemon->planned_end - fastest - 1 : 0);
+        turn_use(&daemon->lead_steps, fastest > daemon->roster.committed_step
+                                          ? fastest - daemon->roster.committed_step
+                                          : 0);
     }
     if (fastest < daemon->roster.committed_step) {
         fastest = daemon->roster.committed_step;

@@ -5,6 +5,7 @@
 #include "client/ctl/units.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 
 void print_message(const ProtobufCMessage *message) {
     struct json json;
@@ -36,6 +37,38 @@ void print_balance(const Ballast__V1__Balance *balance) {
            units_ratio(balance->total_ppm).text, units_ratio(balance->predicted_ppm).text,
            units_ratio(balance->attention_ppm).text, units_ratio(balance->context_ppm).text,
            units_ratio(balance->bound_ppm).text, units_ratio(balance->original_ppm).text);
+}
+
+#define PRINT_WAIT_MS_MIN 100u /* less is between two batches */
+#define PRINT_WAITS_MAX   8u
+
+static bool print_same_place(const Ballast__V1__Rank *a, const Ballast__V1__Rank *b) {
+    return a->dp == b->dp && a->pp == b->pp && a->cp == b->cp && a->tp == b->tp;
+}
+
+static void print_wait(FILE *out, const Ballast__V1__RankStatus *rank) {
+    const Ballast__V1__Rank *at = rank->rank, *last = rank->waits_for;
+    fprintf(out, "waits    dp%u pp%u cp%u tp%u waits for ", at->dp, at->pp, at->cp, at->tp);
+    if (print_same_place(at, last)) {
+        fprintf(out, "its own commit");
+    } else {
+        fprintf(out, "dp%u pp%u cp%u tp%u", last->dp, last->pp, last->cp, last->tp);
+    }
+    fprintf(out, ", %" PRIu64 " steps behind\n", rank->steps_behind);
+}
+
+void print_waits(FILE *out, const Ballast__V1__StatusResponse *status) {
+    size_t count = 0;
+    for (size_t i = 0; i < status->n_ranks; i++) {
+        const Ballast__V1__RankStatus *rank = status->ranks[i];
+        if (rank->rank != NULL && rank->waits_for != NULL &&
+            rank->waiting_ms >= PRINT_WAIT_MS_MIN && count++ < PRINT_WAITS_MAX) {
+            print_wait(out, rank);
+        }
+    }
+    if (count > PRINT_WAITS_MAX) {
+        fprintf(out, "waits    and %zu more ranks\n", count - PRINT_WAITS_MAX);
+    }
 }
 
 void print_release(const Ballast__V1__Release *release) {

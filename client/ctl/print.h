@@ -7,6 +7,7 @@
 #include "client/ctl/summary.h"
 
 #include <stddef.h>
+#include <stdio.h>
 
 /* One message as one line of JSON on stdout. */
 void print_message(const ProtobufCMessage *message);
@@ -22,6 +23,9 @@ void print_release(const Ballast__V1__Release *release);
 
 /* One line, and another of experts when they were reported. */
 void print_measured(const Ballast__V1__MeasuredStep *measured);
+
+/* A line for each rank that has waited for another one, or for its own commit. */
+void print_waits(FILE *out, const Ballast__V1__StatusResponse *status);
 
 /* The datasets' counters as a table on stdout. */
 void print_datasets(Ballast__V1__DatasetStatus *const *datasets, size_t count);

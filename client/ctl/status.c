@@ -30,6 +30,9 @@ static void print_daemon(const Ballast__V1__StatusResponse *status) {
     printf("job      %s, latency profile %s, reads by %s\n",
            units_digest(status->job_digest.data, status->job_digest.len).text, status->profile,
            status->io_backend[0] != '\0' ? status->io_backend : "-");
+    if (status->io_lacks[0] != '\0') {
+        printf("reading  %s\n", status->io_lacks);
+    }
     printf("steps    next %" PRIu64 ", committed %" PRIu64 ", durable %" PRIu64 "\n",
            status->next_step, status->committed_step, status->durable_step);
     if (status->seeking != NULL) {
@@ -105,6 +108,7 @@ int ctl_status(struct ctl *ctl, int argc, char **argv) {
         return 0;
     }
     print_daemon(status);
+    print_waits(stdout, status);
     print_warnings(status);
     if (status->n_ranks > 0) {
         putchar('\n');

@@ -1,6 +1,7 @@
 /* top: the page; see top.h. */
 #include "client/ctl/top.h"
 
+#include "client/ctl/print.h"
 #include "client/ctl/progress.h"
 #include "client/ctl/table.h"
 #include "client/ctl/units.h"
@@ -48,6 +49,7 @@ static void top_head(FILE *out, bool colours, const Ballast__V1__StatusResponse 
         fprintf(out, "seeking  step %" PRIu64 ", at step %" PRIu64 "\n", status->seeking->step,
                 status->seeking->at);
     }
+    print_waits(out, status);
     for (size_t i = 0; i < status->n_warnings; i++) {
         fprintf(out, "%swarning  %s%s\n", colours ? RED : "", status->warnings[i],
                 colours ? PLAIN : "");
@@ -79,6 +81,9 @@ static void top_storage(FILE *out, const Ballast__V1__StatusResponse *status,
                 units_bytes(per_second(bytes, ns)).text, status->io_backend, reads->errors,
                 reads->slots_ready, reads->slots_used, reads->slots,
                 units_bytes(status->slab_bytes_used).text);
+    }
+    if (status->io_lacks[0] != '\0') {
+        fprintf(out, "reading  %s\n", status->io_lacks);
     }
     if (status->store != NULL) {
         fprintf(out, "store    last group in %s, write-ahead log %s\n",

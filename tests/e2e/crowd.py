@@ -8,6 +8,7 @@ import contextlib
 import os
 import pwd
 import random
+import re
 import resource
 import signal
 import struct
@@ -16,8 +17,9 @@ import sys
 import time
 
 from faults import Raw, closed, small_world
+from metrics import ask, monitored
 from service import hello, log, memory
-from world import BIN, FULL, Skip, in_order, main
+from world import BIN, FULL, Skip, digests, in_order, main, plan_digest
 
 MEMORY_KB = 64 * 1024  # beside the slab
 LEASE_S = 2 if FULL else 1
@@ -157,6 +159,51 @@ def test_slots_of_a_killed_rank_come_back_at_once_and_of_a_stopped_one_within_it
             other.process.kill()
             other.process.wait()
         stop([rank])
+        world.stop()
+
+
+LEAD = 12
+
+
+def wait_of(world, dp):
+    """(the replica that this one's rank waits for, by how many steps), None when it does not wait."""
+    for rank in world.live("status")["ranks"]:
+        if rank["rank"]["dp"] == dp and rank["waits_for"] is not None:
+            return rank["waits_for"]["dp"], int(rank["steps_behind"])
+    return None
+
+
+def furthest(world):
+    return next(int(s["high_water"]) for s in world.live("config")["settings"] if s["name"] == "limits.lead_steps")
+
+
+def test_a_replica_waits_for_the_slowest_one_and_says_for_whom_and_a_silent_one_is_cut():
+    with monitored(daemon={"lease": "2s"}, limits={"lead_steps": LEAD}, parallel={"dp": 2, "cp": 1}) as world:
+        world.start()
+        slow, fast = world.rank(1, think_ms=1), world.rank(0, steps=200)
+        world.wait_for(lambda: len(slow.lines()) > 4, "the slow one is served")
+        slow.process.send_signal(signal.SIGSTOP)
+        world.wait_for(lambda: wait_of(world, 0) is not None, "the fast one waits", 1.8)
+        assert wait_of(world, 0) == (1, LEAD), wait_of(world, 0)
+        reason = f"waits for dp1 pp0 cp0 tp0, {LEAD} steps behind"
+        for command in ("top", "status"):
+            world.wait_for(lambda c=command: reason in world.ctl("--socket", world.socket, c).stdout, "it says so", 1.5)
+        figures = ask(world, "/metrics")[2]
+        assert f"ballast_lead_steps {LEAD}" in figures and "ballast_ranks_leading 1" in figures, figures
+        world.wait_for(lambda: "limits.lead_steps" in str(world.live("status")["warnings"]), "there is a warning", 1.8)
+        stood = fast.lines()[-1]["step"]
+        lines = fast.finish(20)  # after the lease of the slow one
+        assert len(in_order(lines, 2)) == 200 * 2
+        slow.process.send_signal(signal.SIGCONT)
+        world.wait_for(lambda: slow.lines()[-1]["step"] > 200 + LEAD, "the slow one comes after")
+        assert furthest(world) == LEAD
+        led = float(re.search(r"ballast_lead_wait_seconds_total ([0-9.]+)", ask(world, "/metrics")[2])[1])
+        print(f"      stood at step {stood} for {led:.1f} s", flush=True)
+        assert 0.5 < led < 8
+        known = digests(lines)
+        for step in (0, stood, 150):
+            assert known[step] == plan_digest(world.plan(step))
+        stop([slow])
         world.stop()
 
 

@@ -3,9 +3,10 @@
 
     BALLAST_TEST_FULL=1 BALLAST_SOAK_HOURS=24 tests/e2e/soak.py      an hour without BALLAST_SOAK_HOURS
 
-The ranks are of one replica, so that they stay together as those of a training job do, and what is not yet committed
-by all stays as much as it is. Short, the daemon lives 3 seconds and 6 are enough. A life is judged from its first third
-on, when caches and buffers have their size: the store's 2 MB are full after some 5,000 steps."""
+BALLAST_SOAK_LIFE_S says how long the daemon lives. The ranks are of one replica, so that they stay together as those of
+a training job do, and what is not yet committed by all stays as much as it is. Short, the daemon lives 3 seconds and 6
+are enough. A life is judged from its first third on, when caches and buffers have their size: the store's 2 MB are full
+after some 5,000 steps."""
 
 import os
 import time
@@ -13,8 +14,8 @@ import time
 from determinism import MICRO_BATCHES, world_with_corpus
 from world import FULL, in_order, main
 
-LIFE_S = 300 if FULL else 3
-RANK_LIFE_S = LIFE_S / 5
+LIFE_S = float(os.environ.get("BALLAST_SOAK_LIFE_S", "300")) if FULL else 3
+RANK_LIFE_S = 60 if FULL else LIFE_S / 5
 SOAK_S = float(os.environ.get("BALLAST_SOAK_HOURS", "1")) * 3600 if FULL else 6
 PLACES = [(0, 0, c, t) for c in range(4) for t in range(2)]
 THINK_MS = 1  # as fast as it goes
@@ -56,6 +57,7 @@ class Crew:
         rank.process.kill()
         rank.process.wait()
         in_order(rank.lines(), MICRO_BATCHES)
+        os.remove(rank.log)
         self.ranks[self.turn] = self.world.rank(*rank.place, think_ms=THINK_MS)
         self.turn = (self.turn + 1) % len(self.ranks)
         self.killed += 1
@@ -63,13 +65,15 @@ class Crew:
 
 
 def live(world, crew):
-    """One life under load: figures once a life's 60th."""
+    """One life under load: figures once a life's 60th, or every 10 s."""
     samples, started = [], time.monotonic()
     while (age := time.monotonic() - started) < LIFE_S:
-        time.sleep(LIFE_S / 60)
+        time.sleep(min(LIFE_S / 60, 10))
         crew.kill_one_when_due()
         if age > LIFE_S / 3:
             samples.append((age, *figures(world)))
+    if FULL:
+        print(f"      after s: KB  {'  '.join(f'{s[0]:.0f}: {s[1]}' for s in samples[::10])}", flush=True)
     return samples
 
 

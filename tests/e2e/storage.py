@@ -7,14 +7,17 @@ import errno
 import os
 import platform
 import resource
+import subprocess
+import sys
 
 from faults import small_world
 from machine import faulty_machine, write
 from metrics import monitored, scrape, total
 from service import log
-from world import Skip, in_order, main
+from world import ROOT, Skip, in_order, main
 
 EVER = 1000000
+SLAB_KB = 256  # a little less than small_world's
 
 
 def failures(folder):
@@ -105,22 +108,40 @@ def deny_io_uring():
         raise OSError("no seccomp")
 
 
-def lock_no_memory():
+def lock_memory(kilobytes):
     LIBC.prctl(DROP_BOUNDING, IPC_LOCK, 0, 0, 0)
-    resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (kilobytes << 10, kilobytes << 10))
+
+
+def lock_no_memory():
+    lock_memory(0)
+
+
+def lock_less_than_the_slab():
+    lock_memory(SLAB_KB)
 
 
 def test_without_io_uring_or_locked_memory_the_bytes_are_the_same_and_it_is_said_once():
     if platform.machine() not in ("x86_64", "aarch64"):
         raise Skip("the number of io_uring_setup is not known here")
     right = right_content()
-    for deny, backend, reason in ((deny_io_uring, "pread", "seccomp"), (lock_no_memory, None, "MEMLOCK")):
+    for deny, backend, reason in ((deny_io_uring, "pread", "seccomp"), (lock_no_memory, None, "MEMLOCK"),
+                                  (lock_less_than_the_slab, None, "MEMLOCK")):
         with monitored() as world:
             world.start(preexec_fn=deny)
             assert content(served(world)) == right
             used = world.live("status")["io_backend"]
             assert used == (backend or used), used  # some kernels count rings as locked memory
-            assert total(scrape(world), "ballast_io_backend_info", backend=used) == 1
+            samples = scrape(world)
+            assert total(samples, "ballast_io_backend_info", backend=used, registered="false") == 1
+            assert total(samples, "ballast_io_degraded") == 1
+            remedy = next(line for line in world.ctl("--socket", world.socket, "status").stdout.splitlines()
+                          if line.startswith("reading  "))
+            assert reason in remedy and (backend or "set LimitMEMLOCK=" in remedy), remedy
+            doctor = subprocess.run([sys.executable, "-m", "ballast.doctor", "--socket", world.socket, "--dp", "1"],
+                                    env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "client/python")},
+                                    capture_output=True, text=True, timeout=60).stdout
+            assert reason in next(line for line in doctor.splitlines() if "is planned next" in line), doctor
             told = [line for line in log(world).splitlines() if line.startswith(("warning", "notice  reader"))]
             assert len(told) == 1 and " reader: " in told[0] and reason in told[0], log(world)
             world.stop()

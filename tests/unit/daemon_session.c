@@ -700,6 +700,97 @@ static void nobody_runs_further_ahead_of_a_slower_rank_than_the_slots_reach(void
     expect_batch(fast, 1, 1);
 }
 
+/* Two ranks are live, of two replicas; the first is `slow`, and the other has got two steps. */
+static struct world_session *leading(struct world_session **slow) {
+    world.now_ns += 61 * WORLD_SECOND_NS; /* of others, leases are over */
+    world.roster.lead_steps = 2;
+    *slow = streaming(0, 0, 0, 0);
+    struct world_session *fast = streaming(1, 1, 0, 4);
+    world_pump(&world);
+    for (uint64_t step = 0; step < 2; step++) {
+        expect_batch(fast, step, 0);
+        expect_batch(fast, step, 1);
+        expect_end_of_step(fast, step);
+        commit(fast, step);
+    }
+    world_stream(fast, 2, NULL);
+    world_pump(&world);
+    return fast;
+}
+
+static void nobody_runs_further_ahead_of_the_slowest_commit_than_lead_steps(void **state) {
+    (void)state;
+    struct world_session *slow;
+    struct world_session *fast = leading(&slow);
+    const struct member *member = fast->session.member;
+    expect_silence(fast);
+    assert_int_equal(member->leading_ns, world.now_ns);
+    assert_ptr_equal(roster_leader(&world.roster), member);
+    assert_ptr_equal(roster_awaited(&world.roster, member, world.now_ns), slow->session.member);
+    assert_int_equal(roster_behind(slow->session.member, member), 2);
+    world.now_ns += 5 * WORLD_SECOND_NS;
+    world_stream(slow, 2, NULL);
+    world_pump(&world);
+    expect_silence(fast); /* was given, is not committed */
+    commit(slow, 0);
+    world_pump(&world);
+    expect_batch(fast, 2, 0);
+    expect_batch(fast, 2, 1);
+    expect_end_of_step(fast, 2);
+    assert_null(roster_leader(&world.roster));
+    assert_int_equal(roster_led_ns(member, world.now_ns), 5 * WORLD_SECOND_NS);
+}
+
+static void a_silent_rank_is_cut_when_one_that_leads_waits_for_it(void **state) {
+    (void)state;
+    struct world_session *slow;
+    struct world_session *fast = leading(&slow);
+    world.now_ns += 59 * WORLD_SECOND_NS;
+    assert_int_equal(session_tick(&slow->session, world.now_ns), 0);
+    world.now_ns += 2 * WORLD_SECOND_NS;
+    assert_int_equal(session_tick(&fast->session, world.now_ns), 0);
+    assert_int_equal(session_tick(&slow->session, world.now_ns), -ETIMEDOUT);
+    session_deinit(&slow->session, world.now_ns);
+    world_pump(&world);
+    expect_batch(fast, 2, 0);
+}
+
+static void ranks_that_never_commit_wait_for_themselves_and_are_not_cut(void **state) {
+    (void)state;
+    world.now_ns += 61 * WORLD_SECOND_NS;
+    world.roster.lead_steps = 2;
+    struct world_session *at = streaming(0, 0, 0, 4);
+    world_pump(&world);
+    world_stream(at, 2, NULL);
+    world_pump(&world);
+    const struct member *member = at->session.member;
+    assert_int_equal(member->step, 2);
+    assert_ptr_equal(roster_awaited(&world.roster, member, world.now_ns), member);
+    world.now_ns += 61 * WORLD_SECOND_NS;
+    assert_int_equal(session_tick(&at->session, world.now_ns), 0);
+    commit(at, 0);
+    world_pump(&world);
+    assert_int_equal(member->step, 3);
+}
+
+static void a_rank_that_begins_at_a_later_step_keeps_nobody_waiting_for_those_before(void **state) {
+    (void)state;
+    world.now_ns += 61 * WORLD_SECOND_NS;
+    world.roster.lead_steps = 2;
+    struct world_session *late = streaming_from(0, 0, 0, 2, 5, 0);
+    struct world_session *other = streaming_from(1, 1, 0, 2, 0, 0);
+    world_pump(&world);
+    expect_silence(late);
+    assert_ptr_equal(roster_awaited(&world.roster, late->session.member, world.now_ns),
+                     other->session.member);
+    session_deinit(&other->session, world.now_ns);
+    world.now_ns += 61 * WORLD_SECOND_NS;
+    world_call(late, SESSION_LOADER, "Ping", 0, NULL);
+    late->read = late->sent_count;
+    world_pump(&world);
+    expect_batch(late, 5, 0);
+}
+
 /* Commits */
 
 static void a_commit_is_answered_when_its_step_is_durable(void **state) {
@@ -1366,6 +1457,10 @@ int main(void) {
         TEST(a_commit_releases_what_its_steps_hold),
         TEST(a_batch_sent_on_two_streams_of_a_connection_is_held_once),
         TEST(nobody_runs_further_ahead_of_a_slower_rank_than_the_slots_reach),
+        TEST(nobody_runs_further_ahead_of_the_slowest_commit_than_lead_steps),
+        TEST(a_silent_rank_is_cut_when_one_that_leads_waits_for_it),
+        TEST(ranks_that_never_commit_wait_for_themselves_and_are_not_cut),
+        TEST(a_rank_that_begins_at_a_later_step_keeps_nobody_waiting_for_those_before),
         TEST(a_commit_is_answered_when_its_step_is_durable),
         TEST(a_commit_is_answered_when_the_store_knows_that_the_rank_made_it),
         TEST(while_the_disk_is_full_commits_are_refused_unless_they_are_durable),

@@ -172,6 +172,9 @@ class Doctor:
         if status["version"].split()[-1:] != [__version__]:
             return self.say("daemon", NOTE, f"{text}; this client is of {__version__}",
                             "protocols are compatible; install both from one release to be sure of everything")
+        if status["io_lacks"]:
+            return self.say("daemon", NOTE, f"{text}; reading: {status['io_lacks']}",
+                            "the sentence says it; batches are the same")
         return self.say("daemon", OK, text)
 
     def failed(self, check: str, error: Error, remedy: str = "the sentence says it; the daemon's log says more") -> bool:

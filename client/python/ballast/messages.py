@@ -74,7 +74,8 @@ FETCH_RESPONSE = Schema("FetchResponse", payload=(1, BYTES))
 STATUS_REQUEST = Schema("StatusRequest")
 RANK_STATUS = Schema("RankStatus", rank=(1, MESSAGE, RANK), pid=(2, U32), uid=(3, U32), step=(4, U64),
                      credits=(5, U32), waiting_ms=(6, U64), waits=(7, U64), waited_ns=(8, U64), waited_ns_max=(9, U64),
-                     lease_ms=(10, U64), batches=(11, U64))
+                     lease_ms=(10, U64), batches=(11, U64), waits_for=(12, MESSAGE, RANK), steps_behind=(13, U64),
+                     led_ns=(14, U64))
 STATUS_RESPONSE = Schema("StatusResponse", version=(1, STRING), job_digest=(2, BYTES), next_step=(3, U64),
                          committed_step=(4, U64), durable_step=(5, U64), generation=(6, U64),
-                         ranks=(9, MESSAGES, RANK_STATUS), state=(17, STRING))
+                         ranks=(9, MESSAGES, RANK_STATUS), state=(17, STRING), io_lacks=(28, STRING))

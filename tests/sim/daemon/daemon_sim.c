@@ -39,7 +39,7 @@ static uint64_t restart_ns;
 static uint64_t heal_ns; /* until then the disk is full or broken */
 static struct {
     uint64_t kills, stops, rank_kills, job_kills, cuts, stuck, full, broken, rewinds, imports,
-        nodes, meshes;
+        nodes, meshes, fetches, leads;
 } counts;
 
 /* Failing */
@@ -104,7 +104,8 @@ static void check_slots(const struct daemon *daemon) {
     for (uint32_t i = 0; i < slab->replicas * slab->replica_slots; i++) {
         const struct slot *slot = &slab->slots[i];
         const struct slot_header *header =
-            (const struct slot_header *)(const void *)(slab->memory.base + slab_slot_offset(slab, i));
+            (const struct slot_header *)(const void *)(slab->memory.base +
+                                                       slab_slot_offset(slab, i));
         uint32_t holders = 0;
         for (uint32_t c = 0; c < daemon->server.conn_count; c++) {
             const struct session *session = &daemon->server.conns[c]->session;
@@ -147,6 +148,42 @@ int __wrap_roster_join(struct roster *roster, struct member *member, uint64_t no
     int code = __real_roster_join(roster, member, now_ns);
     cut[member - roster->members] &= code < 0;
     return code;
+}
+
+enum session_answer __real_feed_take(struct feed *feed, uint32_t replica,
+                                     const struct step_plan *plan, uint32_t micro_batch,
+                                     bool subscribed, bool last, struct session_batch *batch,
+                                     struct error *error);
+enum session_answer __wrap_feed_take(struct feed *feed, uint32_t replica,
+                                     const struct step_plan *plan, uint32_t micro_batch,
+                                     bool subscribed, bool last, struct session_batch *batch,
+                                     struct error *error);
+
+/* The first step that some live rank has neither committed nor passed over by where it began. */
+static uint64_t last_step(const struct roster *roster) {
+    uint64_t lowest = UINT64_MAX;
+    for (uint32_t i = 0; i < roster->count; i++) {
+        const struct member *member = &roster->members[i];
+        uint64_t from = member->streaming ? member->from_step : 0;
+        uint64_t done = from > member->committed_step ? from : member->committed_step;
+        lowest = roster_live(member, sim.now_ns) ? smaller(lowest, done) : lowest;
+    }
+    return lowest;
+}
+
+/* All batches are taken here, those without bytes too: none is too far beyond the slowest rank. */
+enum session_answer __wrap_feed_take(struct feed *feed, uint32_t replica,
+                                     const struct step_plan *plan, uint32_t micro_batch,
+                                     bool subscribed, bool last, struct session_batch *batch,
+                                     struct error *error) {
+    uint64_t slowest = last_step(feed->roster);
+    sim_check(plan->step < slowest + sim.lead_steps,
+              "step %" PRIu64 " is handed out while a rank is at %" PRIu64, plan->step, slowest);
+    return __real_feed_take(feed, replica, plan, micro_batch, subscribed, last, batch, error);
+}
+
+void sim_count_fetch(void) {
+    counts.fetches++;
 }
 
 static void check_cut(const struct roster *roster) {
@@ -225,6 +262,7 @@ static void check_bounds(const struct daemon *daemon) {
                   "%zu bytes wait for a peer", conn->waiting.used);
         sim_check(conn->session.commit_count <= SESSION_COMMITS_MAX, "too many commits wait");
     }
+    counts.leads += roster_leader(&daemon->roster) != NULL;
 }
 
 static void follow_mesh(const struct daemon *daemon) {
@@ -260,7 +298,7 @@ static void check_always(void) {
 
 static void daemon_main(void) {
     const struct daemon_options options = {
-        .config_path = sim_case->config_path, .overrides = overrides, .override_count = 6};
+        .config_path = sim_case->config_path, .overrides = overrides, .override_count = 7};
     sim.exit_code = daemon_run(&options);
 }
 
@@ -526,6 +564,8 @@ static void choose(void) {
     override(3, "slab.slots", "%llu", replicas * sim_between(sim.credits + 2, sim.credits + 6));
     override(4, "reader.payload_hashes", sim_between(0, 1) == 0 ? "true" : "false", 0);
     override(5, "limits.steps_retained", "%llu", 1000);
+    sim.lead_steps = sim_between(0, 1) == 0 ? sim_between(4, 8) : 1000; /* 4: commit_every */
+    override(6, "limits.lead_steps", "%llu", sim.lead_steps);
 }
 
 static bool all_over(void) {
@@ -615,15 +655,17 @@ whatever_breaks_the_stream_is_the_reference_and_in_peace_all_reach_its_end(void 
         steps += sim.steps;
         lives += sim.lives;
     }
-    print_message(
-        "%" PRIu64 " seeds, %" PRIu64 " steps of the schedule, %" PRIu64
-        " lives of the daemon in %.1f s: kills %" PRIu64 ", stops %" PRIu64
-        ", ranks killed %" PRIu64 ", jobs killed %" PRIu64 ", connections lost %" PRIu64
-        ", ranks stuck %" PRIu64 ", disk full %" PRIu64 ", broken %" PRIu64 ", rewinds %" PRIu64
-        ", imports %" PRIu64 ", nodes lost %" PRIu64 ", meshes changed %" PRIu64 "\n",
-        seed - 1, steps, lives, (double)(clock_now_ns() - begin_ns) / 1e9, counts.kills,
-        counts.stops, counts.rank_kills, counts.job_kills, counts.cuts, counts.stuck, counts.full,
-        counts.broken, counts.rewinds, counts.imports, counts.nodes, counts.meshes);
+    print_message("%" PRIu64 " seeds, %" PRIu64 " steps of the schedule, %" PRIu64
+                  " lives of the daemon in %.1f s: kills %" PRIu64 ", stops %" PRIu64
+                  ", ranks killed %" PRIu64 ", jobs killed %" PRIu64 ", connections lost %" PRIu64
+                  ", ranks stuck %" PRIu64 ", disk full %" PRIu64 ", broken %" PRIu64
+                  ", rewinds %" PRIu64 ", imports %" PRIu64 ", nodes lost %" PRIu64
+                  ", meshes changed %" PRIu64 ", batches fetched %" PRIu64
+                  ", states with a rank in the lead %" PRIu64 "\n",
+                  seed - 1, steps, lives, (double)(clock_now_ns() - begin_ns) / 1e9, counts.kills,
+                  counts.stops, counts.rank_kills, counts.job_kills, counts.cuts, counts.stuck,
+                  counts.full, counts.broken, counts.rewinds, counts.imports, counts.nodes,
+                  counts.meshes, counts.fetches, counts.leads);
 }
 
 static void the_same_seed_is_the_same_history(void **state) {

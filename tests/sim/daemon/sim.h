@@ -59,6 +59,7 @@ struct sim {
     bool claims; /* greetings say what was acknowledged */
     struct sim_faults faults;
     uint32_t credits;      /* that a rank may have */
+    uint64_t lead_steps;   /* no batch is handed out so far beyond the slowest rank */
     struct daemon *daemon; /* NULL while none runs */
     int exit_code;         /* of the last one */
     uint64_t started_ns;
@@ -181,6 +182,7 @@ bool sim_ranks_rewind(bool import);
 /* First step whose commit was not acknowledged to the rank in this generation, since it sought
  * last; 0: none was. Acknowledged is what the daemon wrote, whether or not it was heard. */
 uint64_t sim_rank_acknowledged(uint32_t i, uint64_t generation);
+void sim_count_fetch(void);  /* one that came whole */
 void sim_excuse(uint32_t i); /* others may commit what this rank did not */
 void sim_ranks_daemon_died(void);
 

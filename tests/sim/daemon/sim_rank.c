@@ -2,9 +2,11 @@
  *
  * A rank takes what comes into a queue, works on it in order, lets batches go, commits and waits
  * for the answer. When a connection is lost it goes on from where it stood; what it had not worked
- * on yet it still has in its mapping, unless the generation says that the slot was reused. Killed,
- * it begins after its last acknowledged commit, or leaves it to the daemon where. Some are gone as
- * soon as the last commit of their mesh, or of the data, is acknowledged to them. */
+ * on yet it still has in its mapping, unless the generation says that the slot was reused. Some
+ * have no mapping: they fetch each batch before they work on it, and go back to what they had not
+ * fetched when the connection was lost. Killed, it begins after its last acknowledged commit, or
+ * leaves it to the daemon where. Some are gone as soon as the last commit of their mesh, or of the
+ * data, is acknowledged to them. */
 #include "sim.h"
 
 #include "ballast.pb-c.h"
@@ -19,6 +21,7 @@
 #define QUEUE_MAX     96u
 #define INPUT_BYTES   (1u << 18)
 #define MESSAGE_BYTES (1u << 18) /* with a checkpoint in it */
+#define COPY_BYTES    (1u << 14) /* of one batch */
 
 enum item_kind { ITEM_BATCH, ITEM_END_OF_STEP, ITEM_END_OF_MESH, ITEM_END_OF_DATA };
 
@@ -31,12 +34,14 @@ struct item {
     uint64_t offset, bytes, generation; /* of the slot */
     uint64_t life;                      /* of the daemon that gave it */
     uint32_t connection;                /* it is held while that lives */
+    bool fetched;                       /* the rank has a copy of its own */
 };
 
 struct rank {
     uint32_t number;
     struct rank_place place;
     bool subscribed;
+    bool fetches; /* the bytes come over the connection */
     uint32_t credits_max;
     uint32_t commit_every;
     uint32_t think_ms_max;
@@ -45,6 +50,8 @@ struct rank {
     uint32_t connection; /* number of it */
     uint64_t life;       /* of the daemon at its other end */
     uint32_t next_stream, hello_stream, stream, commit_stream;
+    uint32_t fetch_stream;     /* of queue[0]; 0: none */
+    uint64_t copied;           /* bytes of it */
     struct frame_reader input; /* by the rank */
     struct frame_reader watch; /* by the checker, as the daemon writes */
     uint64_t gone_since_ns;
@@ -83,6 +90,7 @@ static struct rank ranks[SIM_RANKS_MAX];
 static struct rank_place ranks_mesh; /* sizes */
 static uint32_t rank_count;
 static uint8_t inputs[2][SIM_RANKS_MAX][INPUT_BYTES];
+static uint8_t copies[SIM_RANKS_MAX][COPY_BYTES];
 
 #define SAY(rank, ...)                                                                             \
     do {                                                                                           \
@@ -132,6 +140,7 @@ static void ranks_make(const struct rank_place *mesh) {
                               .gone_since_ns = sim.now_ns,
                               .leaves = sim_between(0, 1) == 0};
         rank->subscribed = rank->place.pp == 0 || sim_between(0, 1) == 0;
+        rank->fetches = rank->subscribed && sim_between(0, 2) == 0;
     }
 }
 
@@ -230,6 +239,7 @@ static void rank_connect(struct rank *rank) {
     rank->next_stream = 1;
     rank->stream = 0;
     rank->commit_stream = 0;
+    rank->fetch_stream = 0;
     frame_reader_init(&rank->input, inputs[0][rank->number], INPUT_BYTES);
     frame_reader_init(&rank->watch, inputs[1][rank->number], INPUT_BYTES);
     place.dp = rank->place.dp;
@@ -286,7 +296,7 @@ static void rank_seek(struct rank *rank) {
     Ballast__V1__SeekRequest request = BALLAST__V1__SEEK_REQUEST__INIT;
     request.step = rank->seek_step;
     request.generation = rank->least;
-    rank->stream = rank->commit_stream = 0;
+    rank->stream = rank->commit_stream = rank->fetch_stream = 0;
     rank->heard_from = rank->next_stream;
     if (rank->importing) {
         rank_import(rank);
@@ -315,6 +325,7 @@ static void rank_lost(struct rank *rank, bool cut) {
     SAY(rank, "is without a connection");
     rank->wire = NULL;
     rank->hello_stream = rank->stream = rank->commit_stream = rank->seek_stream = 0;
+    rank->fetch_stream = 0;
     rank->heard_from = 0;
     rank->reconnect_ns = sim.now_ns + sim_between(0, 60) * SIM_MS;
     /* Batches that were kept only to be let go are let go. */
@@ -369,6 +380,7 @@ void sim_rank_kill(uint32_t i) {
 /* It gives up all it had, to go through it again. */
 static void rank_give_up(struct rank *rank, uint64_t step) {
     rank->queue_count = 0;
+    rank->fetch_stream = 0;
     rank->kept_count = 0;
     rank->committing = false;
     rank->ended = false;
@@ -424,6 +436,7 @@ static void rank_open_anew(struct rank *rank) {
     SAY(rank, "opens its stream anew");
     rank_frame(rank, rank->stream, FRAME_DATA, FRAME_REMOTE_CLOSED | FRAME_NO_DATA, NULL);
     rank->heard_from = rank->next_stream;
+    rank->fetch_stream = 0;
     if (rank->queue_count > 0) {
         rank->step = rank->queue[0].step;
         rank->index = rank->queue[0].index;
@@ -435,7 +448,7 @@ static void rank_open_anew(struct rank *rank) {
 /* Goes back to a batch that was lost; everything after it comes again. */
 static void rank_rewind(struct rank *rank, const struct item *item) {
     struct item lost = *item;
-    SAY(rank, "goes back to %llu.%u, its slot was reused", (unsigned long long)lost.step,
+    SAY(rank, "goes back to %llu.%u, which it no longer has", (unsigned long long)lost.step,
         lost.index);
     rank_lost(rank, false);
     rank->queue_count = 0;
@@ -632,6 +645,9 @@ static void rank_sought(struct rank *rank, const Ttrpc__Response *response) {
         check_digest(rank, sought->next_step, &sought->plan_digest);
     }
     rank->seeking = false;
+    if (rank->seek_step < rank->told) { /* it hears this late: it may have been cut meanwhile */
+        sim_excuse(rank->number);
+    }
     rank->told = rank->step = rank->seek_step; /* killed, it may have been elsewhere meanwhile */
     rank->index = 0;
     rank->generation_known = true;
@@ -642,6 +658,12 @@ static void rank_sought(struct rank *rank, const Ttrpc__Response *response) {
 
 static bool sim_rewinds(void) {
     return sim.faults.rewind > 0 || sim.faults.import > 0 || sim.faults.lose_node > 0;
+}
+
+/* Whether there is the next mesh by now, or a seek. */
+static void rank_ask_again(struct rank *rank) {
+    rank_lost(rank, false);
+    rank->reconnect_ns = sim.now_ns + sim_between(50, 400) * SIM_MS;
 }
 
 static void rank_acknowledged(struct rank *rank, const Ttrpc__Response *response) {
@@ -669,6 +691,8 @@ static void rank_acknowledged(struct rank *rank, const Ttrpc__Response *response
     }
     if (rank->leaves && rank_is_done(rank)) {
         rank_leave(rank);
+    } else if (rank->bordered && rank->stream == 0) {
+        rank_ask_again(rank);
     }
 }
 
@@ -676,6 +700,36 @@ static bool status_expected(int32_t code) {
     return code == STATUS_UNAVAILABLE || code == STATUS_DEADLINE_EXCEEDED ||
            (code == STATUS_ABORTED && sim_rewinds()) ||
            (code == STATUS_DATA_LOSS && sim.faults.read_error > 0);
+}
+
+/* One more piece of queue[0]. */
+static void rank_copy(struct rank *rank, const uint8_t *data, size_t bytes) {
+    Ballast__V1__FetchResponse *piece = ballast__v1__fetch_response__unpack(NULL, bytes, data);
+    sim_check(piece != NULL && piece->payload.len <= COPY_BYTES - rank->copied,
+              "rank %u: too much is fetched", rank->number);
+    memcpy(copies[rank->number] + rank->copied, piece->payload.data, piece->payload.len);
+    rank->copied += piece->payload.len;
+    ballast__v1__fetch_response__free_unpacked(piece, NULL);
+}
+
+/* All of it, or why not: what a rank holds can be fetched until its generation is over. */
+static void rank_fetched(struct rank *rank, const Ttrpc__Response *response) {
+    struct item *item = &rank->queue[0];
+    rank->fetch_stream = 0;
+    if (response->status != NULL) {
+        int32_t code = response->status->code;
+        sim_check(sim_rewinds() && (code == STATUS_CANCELLED || code == STATUS_NOT_FOUND),
+                  "rank %u: fetching step %llu.%u: %s", rank->number,
+                  (unsigned long long)item->step, item->index, response->status->message);
+        rank_rewind(rank, item);
+        return;
+    }
+    sim_check(rank->copied == item->bytes && sim_world_payload(item->plan, item->micro_batch,
+                                                               copies[rank->number], item->bytes),
+              "rank %u, step %llu.%u: other bytes were fetched", rank->number,
+              (unsigned long long)item->step, item->index);
+    item->fetched = true;
+    sim_count_fetch();
 }
 
 static void rank_hear_response(struct rank *rank, const struct frame_header *header,
@@ -690,18 +744,23 @@ static void rank_hear_response(struct rank *rank, const struct frame_header *hea
         rank_greeted(rank, response);
     } else if (header->stream == rank->commit_stream) {
         rank_acknowledged(rank, response);
+    } else if (header->stream == rank->fetch_stream) {
+        rank_fetched(rank, response);
     } else if (header->stream == rank->stream && response->status != NULL &&
                response->status->code == STATUS_FAILED_PRECONDITION) {
         sim_check(rank->index == 0 && rank->step > 0 && rank->step < sim_case->count &&
                       is_border(rank->step),
                   "rank %u, step %llu: %s", rank->number, (unsigned long long)rank->step,
                   response->status->message);
-        if (!rank->bordered) {
+        bool first = !rank->bordered;
+        if (first) {
             (void)rank_queue(rank, ITEM_END_OF_MESH);
         }
-        rank->bordered = true; /* it asks again, until there is the next mesh or a seek */
-        rank_lost(rank, false);
-        rank->reconnect_ns = sim.now_ns + sim_between(50, 400) * SIM_MS;
+        rank->bordered = true;
+        rank->stream = 0;
+        if (!first || !rank->fetches) { /* else it has to fetch yet, on this connection */
+            rank_ask_again(rank);
+        }
     } else if (header->stream == rank->stream) {
         sim_check(response->status != NULL && status_expected(response->status->code),
                   "rank %u: the stream ends: %s", rank->number,
@@ -726,6 +785,10 @@ static void rank_hear(struct rank *rank) {
             continue;
         }
         if (header.stream < rank->heard_from) {
+            continue;
+        }
+        if (header.stream == rank->fetch_stream) {
+            rank_copy(rank, data, header.length);
             continue;
         }
         sim_check(header.type == FRAME_DATA && header.stream == rank->stream,
@@ -846,9 +909,30 @@ static void rank_let_go(struct rank *rank, uint32_t i) {
     rank_release(rank, &item);
 }
 
+/* Asks for queue[0], or for its batch anew where it is no longer held. */
+static void rank_fetch(struct rank *rank) {
+    const struct item *item = &rank->queue[0];
+    Ballast__V1__FetchRequest request = BALLAST__V1__FETCH_REQUEST__INIT;
+    Ballast__V1__BatchId id = BALLAST__V1__BATCH_ID__INIT;
+    if (rank->wire == NULL || item->connection != rank->connection) {
+        rank_rewind(rank, item);
+        return;
+    }
+    id.step = item->step;
+    id.dp = rank->place.dp;
+    id.index = item->index;
+    request.id = &id;
+    rank->copied = 0;
+    rank->fetch_stream = rank_call(rank, "Fetch", 0, &request.base);
+}
+
 static void rank_work_on(struct rank *rank) {
     struct item item = rank->queue[0];
-    if (item.kind == ITEM_BATCH && !item_intact(rank, &item)) {
+    if (item.kind == ITEM_BATCH && rank->fetches && item.bytes > 0 && !item.fetched) {
+        rank_fetch(rank);
+        return;
+    }
+    if (item.kind == ITEM_BATCH && !item.fetched && !item_intact(rank, &item)) {
         rank_rewind(rank, &item);
         return;
     }
@@ -879,7 +963,7 @@ static void rank_work_on(struct rank *rank) {
 
 /* Whether it has something to work on or to let go. */
 static bool rank_can_work(const struct rank *rank) {
-    if (sim.now_ns < rank->busy_ns || rank->committing) {
+    if (sim.now_ns < rank->busy_ns || rank->committing || rank->fetch_stream != 0) {
         return false;
     }
     if (rank->queue_count > 0 && (rank->queue[0].kind == ITEM_BATCH || rank->kept_count == 0)) {

@@ -438,8 +438,19 @@ static int wire_write(struct sim_wire *wire, const char *bytes, size_t count) {
 
 int uv_try_write(uv_stream_t *stream, const uv_buf_t buffers[], unsigned count) {
     struct handle *at = handle_of(stream);
-    assert(count == 1 && at->wire != NULL && at->write == NULL);
-    return wire_write(at->wire, buffers[0].base, buffers[0].len);
+    size_t total = 0;
+    assert(at->wire != NULL && at->write == NULL);
+    for (unsigned i = 0; i < count; i++) {
+        int written = wire_write(at->wire, buffers[i].base, buffers[i].len);
+        if (written < 0) {
+            return total > 0 ? (int)total : written;
+        }
+        total += (size_t)written;
+        if ((size_t)written < buffers[i].len) {
+            break;
+        }
+    }
+    return (int)total;
 }
 
 int uv_write(uv_write_t *request, uv_stream_t *stream, const uv_buf_t buffers[], unsigned count,
