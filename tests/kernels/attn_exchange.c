@@ -59,7 +59,7 @@ static void check_group(const struct exchange_group *group, const struct trial *
 static void try_plan(void *context, const struct step_plan *plan) {
     struct trial *trial = context;
     struct exchange_group group;
-    exchange_group_init(&group, plan, &plan->micro_batches[0], EXCHANGE_Q_HEADS, EXCHANGE_KV_HEADS);
+    exchange_group_init(&group, plan, &plan->micro_batches[0], &exchange_by_reference);
     trial->layout = plan->micro_batches[0].choice.layout;
     check_group(&group, trial);
     trial->micro_batches++;
@@ -119,6 +119,10 @@ static void pools_end_as_unsharded(void **state) {
     }
 }
 
+static size_t head_bytes(const struct exchange_group *group) {
+    return (size_t)group->arithmetic->head_dim * group->arithmetic->element_bytes;
+}
+
 /* The plan's transfers and the exchange's, each to each: rows x heads of Q, and K and V. */
 static void check_counts(void *context, const struct step_plan *plan) {
     struct exchange_group group;
@@ -126,7 +130,7 @@ static void check_counts(void *context, const struct step_plan *plan) {
     const struct pool_transfer *transfers = plan->transfers + pool->transfer_begin;
     uint64_t queries[64 * 64];
     uint64_t keys[64 * 64];
-    exchange_group_init(&group, plan, &plan->micro_batches[0], EXCHANGE_Q_HEADS, EXCHANGE_KV_HEADS);
+    exchange_group_init(&group, plan, &plan->micro_batches[0], &exchange_by_reference);
     pool_counts(transfers, pool->transfer_count, POOL_Q, group.ranks, queries);
     pool_counts(transfers, pool->transfer_count, POOL_KV, group.ranks, keys);
     for (uint32_t rank = 0; rank < group.ranks; rank++) {
@@ -140,9 +144,8 @@ static void check_counts(void *context, const struct step_plan *plan) {
         for (uint32_t peer = 0; peer < group.ranks; peer++) {
             uint32_t to = rank * group.ranks + peer;
             uint32_t from = peer * group.ranks + rank;
-            size_t head_bytes = EXCHANGE_DIM * sizeof(double);
-            assert_int_equal(out[peer], (queries[to] + 2 * keys[to]) * head_bytes);
-            assert_int_equal(in[peer], (queries[from] + 2 * keys[from]) * head_bytes);
+            assert_int_equal(out[peer], (queries[to] + 2 * keys[to]) * head_bytes(&group));
+            assert_int_equal(in[peer], (queries[from] + 2 * keys[from]) * head_bytes(&group));
             *(uint64_t *)context += in[peer];
         }
         ballast_exchange_destroy(exchange);
@@ -164,7 +167,7 @@ static void a_pool_moves_what_its_plan_says(void **state) {
 static void check_rows_in(void *context, const struct step_plan *plan) {
     const struct micro_batch *micro_batch = &plan->micro_batches[0];
     struct exchange_group group;
-    exchange_group_init(&group, plan, micro_batch, EXCHANGE_Q_HEADS, EXCHANGE_KV_HEADS);
+    exchange_group_init(&group, plan, micro_batch, &exchange_by_reference);
     assert_int_equal(micro_batch->exchange, EXCHANGE_NEEDED_ONLY);
     for (uint32_t rank = 0; rank < group.ranks; rank++) {
         struct ballast_exchange *exchange;
@@ -173,7 +176,7 @@ static void check_rows_in(void *context, const struct step_plan *plan) {
         assert_int_equal(ballast_exchange_create(&exchange, &options, NULL), 0);
         uint64_t rows = plan->shards[micro_batch->shard_begin + rank].kv_rows_in;
         assert_int_equal(ballast_exchange_sizes(exchange).bytes_in,
-                         rows * 2 * EXCHANGE_KV_HEADS * EXCHANGE_DIM * sizeof(double));
+                         rows * 2 * EXCHANGE_KV_HEADS * head_bytes(&group));
         *(uint64_t *)context += rows;
         ballast_exchange_destroy(exchange);
     }
@@ -196,7 +199,7 @@ static void a_rank_receives_the_keys_that_its_plan_counts(void **state) {
 static void try_processes(void *context, const struct step_plan *plan) {
     struct exchange_group group;
     const struct exchange_options_of_test options = {BALLAST_EXCHANGE_NEEDED_ONLY, 2, false};
-    exchange_group_init(&group, plan, &plan->micro_batches[0], EXCHANGE_Q_HEADS, EXCHANGE_KV_HEADS);
+    exchange_group_init(&group, plan, &plan->micro_batches[0], &exchange_by_reference);
     size_t window = exchange_group_window(&group);
     size_t bytes = ballast_board_bytes(group.ranks, window);
     void *board = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -69,36 +69,35 @@ struct trial {
     unsigned groups; /* of all ranks and plans */
 };
 
-static void try_schedule(void *context, const struct step_plan *plan, bool eager) {
-    struct trial *trial = context;
-    struct exchange_group group;
+static void try_group(struct trial *trial, const struct exchange_group *group, bool eager) {
     uint8_t id[BALLAST_NCCL_ID_BYTES];
     const struct exchange_machine machine = {
         .open = nccl_open, .settle = fake_stream_settle, .stream = stream_open, .context = id};
     assert_int_equal(ballast_nccl_id(id, NULL), 0);
     fake_runtime_eager(eager);
-    exchange_group_init(&group, plan, &plan->micro_batches[0], EXCHANGE_Q_HEADS, EXCHANGE_KV_HEADS);
-    const char *fault = exchange_group_fault(&group, &trial->options, &machine);
+    const char *fault = exchange_group_fault(group, &trial->options, &machine);
     const char *broken = fake_nccl_fault();
     streams_close();
     if (fault != NULL || broken != NULL) {
-        fail_msg("%u ranks, %s: %s; %s", group.ranks, eager ? "eager" : "lazy",
-                 fault != NULL ? fault : "ended well",
+        fail_msg("%u ranks, %u rows, %s: %s; %s", group->ranks, group->rows,
+                 eager ? "eager" : "lazy", fault != NULL ? fault : "ended well",
                  broken != NULL ? broken : "no call was wrong");
     }
-    for (uint32_t rank = 0; rank < group.ranks; rank++) {
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
         unsigned groups;
         check_trace(fake_nccl_trace(rank), &groups);
         assert_true(groups <= 4 * trial->options.chunks);
         trial->groups += groups;
     }
-    exchange_group_deinit(&group);
     assert_int_equal(fake_runtime_objects(), 0);
 }
 
 static void try_plan(void *context, const struct step_plan *plan) {
-    try_schedule(context, plan, false);
-    try_schedule(context, plan, true);
+    struct exchange_group group;
+    exchange_group_init(&group, plan, &plan->micro_batches[0], &exchange_by_reference);
+    try_group(context, &group, false);
+    try_group(context, &group, true);
+    exchange_group_deinit(&group);
 }
 
 static void layouts_end_as_unsharded(void **state) {
@@ -128,6 +127,22 @@ static void pools_end_as_unsharded(void **state) {
         }
     }
     assert_true(trial.groups > 0);
+}
+
+/* One launch takes 64 runs. */
+static void any_number_of_runs_arrives(void **state) {
+    static const uint32_t counts[] = {1, 63, 64, 65, 128, 129};
+    (void)state;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        struct exchange_group group;
+        struct trial trial = {.options = {.keys = BALLAST_EXCHANGE_NEEDED_ONLY, .chunks = 1}};
+        exchange_group_alternate(&group, counts[i]);
+        (void)fake_runtime_copies_max();
+        try_group(&trial, &group, false);
+        try_group(&trial, &group, true);
+        assert_int_equal(fake_runtime_copies_max(), counts[i] < 64 ? counts[i] : 64);
+        exchange_group_deinit(&group);
+    }
 }
 
 static int nothing_to_compute(void *context, uint32_t chunk, void *stream,
@@ -257,6 +272,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layouts_end_as_unsharded),
         cmocka_unit_test(pools_end_as_unsharded),
+        cmocka_unit_test(any_number_of_runs_arrives),
         cmocka_unit_test(every_call_that_fails_is_a_sentence),
         cmocka_unit_test(a_rank_that_never_agrees_is_given_up),
         cmocka_unit_test(the_kernel_assembles),

@@ -3,6 +3,7 @@
 #include "exchange_world.h"
 
 #include "client/batch.h"
+#include "exchange_plans.h"
 #include "gpu_attn/reference.h"
 #include "proto/message.h"
 #include "tests/property/splitmix.h"
@@ -13,7 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEAD_BYTES (EXCHANGE_DIM * sizeof(double))
+#define LSE_ERROR_MAX 1e-5
+#define SQUARE_FLOOR  1e-6 /* of an element, where answers are 0 */
+
+/* Of a tensor's elements. */
+enum format { FORMAT_DOUBLE, FORMAT_FLOAT, FORMAT_BF16 };
 
 static void *allocate(size_t count, size_t bytes) {
     void *memory = calloc(count > 0 ? count : 1, bytes);
@@ -24,27 +29,29 @@ static void *allocate(size_t count, size_t bytes) {
     return memory;
 }
 
+/* 256 values from -1, which bf16 holds exactly. */
 static double *drawn(size_t count, uint64_t seed) {
     double *values = allocate(count, sizeof *values);
     for (size_t i = 0; i < count; i++) {
         seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        values[i] = (double)(seed >> 40) / (1 << 23) - 1;
+        values[i] = (double)(seed >> 56) / 128 - 1;
     }
     return values;
 }
 
 static void group_reference(struct exchange_group *g) {
+    uint32_t dim = g->arithmetic->head_dim;
     size_t q = (size_t)g->rows * g->q_heads;
     size_t kv = (size_t)g->rows * g->kv_heads;
-    g->q = drawn(q * EXCHANGE_DIM, 1);
-    g->k = drawn(kv * EXCHANGE_DIM, 2);
-    g->v = drawn(kv * EXCHANGE_DIM, 3);
-    g->d_o = drawn(q * EXCHANGE_DIM, 4);
-    g->o = allocate(q * EXCHANGE_DIM, sizeof(double));
+    g->q = drawn(q * dim, 1);
+    g->k = drawn(kv * dim, 2);
+    g->v = drawn(kv * dim, 3);
+    g->d_o = drawn(q * dim, 4);
+    g->o = allocate(q * dim, sizeof(double));
     g->lse = allocate(q, sizeof(double));
-    g->dq = allocate(q * EXCHANGE_DIM, sizeof(double));
-    g->dk = allocate(kv * EXCHANGE_DIM, sizeof(double));
-    g->dv = allocate(kv * EXCHANGE_DIM, sizeof(double));
+    g->dq = allocate(q * dim, sizeof(double));
+    g->dk = allocate(kv * dim, sizeof(double));
+    g->dv = allocate(kv * dim, sizeof(double));
     struct ballast_attn_fragment *fragments = allocate(g->documents, sizeof *fragments);
     for (uint32_t d = 0; d < g->documents; d++) {
         int32_t rows = (int32_t)(g->begins[d + 1] - g->begins[d]);
@@ -54,11 +61,10 @@ static void group_reference(struct exchange_group *g) {
                                                       .kv_length = rows,
                                                       .head_count = (uint16_t)g->q_heads};
     }
-    const struct ballast_attn_shape shape = {EXCHANGE_DIM, g->q_heads, g->kv_heads, g->rows,
-                                             g->rows};
-    const struct attn_reference reference = {&shape, fragments, g->documents, 0.5,    g->q,
-                                             g->k,   g->v,      g->o,         g->lse, g->d_o,
-                                             g->dq,  g->dk,     g->dv};
+    const struct ballast_attn_shape shape = {dim, g->q_heads, g->kv_heads, g->rows, g->rows};
+    const struct attn_reference reference = {
+        &shape, fragments, g->documents, EXCHANGE_SCALE, g->q,  g->k, g->v,
+        g->o,   g->lse,    g->d_o,       g->dq,          g->dk, g->dv};
     double *scores = allocate(g->rows, sizeof *scores);
     attn_reference_forward(&reference, scores);
     attn_reference_backward(&reference, scores);
@@ -154,14 +160,16 @@ static void group_rank_add(struct exchange_group *g, const struct step_plan *pla
 }
 
 void exchange_group_init(struct exchange_group *group, const struct step_plan *plan,
-                         const struct micro_batch *micro_batch, uint32_t q_heads,
-                         uint32_t kv_heads) {
+                         const struct micro_batch *micro_batch,
+                         const struct exchange_arithmetic *arithmetic) {
     const struct plan_pool *pool = plan->pool_count > 0
                                        ? step_plan_pool(plan, micro_batch->dp, micro_batch->index)
                                        : NULL;
     uint32_t sequences = pool != NULL ? plan->pool_shape.sequences : 1;
-    *group = (struct exchange_group){
-        .ranks = sequences * plan->cp, .q_heads = q_heads, .kv_heads = kv_heads};
+    *group = (struct exchange_group){.arithmetic = arithmetic,
+                                     .ranks = sequences * plan->cp,
+                                     .q_heads = EXCHANGE_Q_HEADS,
+                                     .kv_heads = EXCHANGE_KV_HEADS};
     group->begins = allocate(plan->document_count + 1, sizeof *group->begins);
     memcpy(group->digest, plan->digest, sizeof group->digest);
     for (uint32_t i = 0; i < sequences; i++) {
@@ -210,6 +218,7 @@ void exchange_group_draw(struct exchange_group *group, uint32_t chunks, uint64_t
     uint64_t dice = seed;
     uint32_t documents = splitmix_between(&dice, 1, 5);
     *group = (struct exchange_group){
+        .arithmetic = &exchange_by_reference,
         .ranks = splitmix_between(&dice, 1, 8),
         .kv_heads = splitmix_between(&dice, 1, 3),
     };
@@ -223,6 +232,25 @@ void exchange_group_draw(struct exchange_group *group, uint32_t chunks, uint64_t
     group->homes = allocate(group->rows, sizeof *group->homes);
     homes_draw(group, &dice);
     works_draw(group, chunks, &dice);
+    group_reference(group);
+}
+
+void exchange_group_alternate(struct exchange_group *group, uint32_t runs) {
+    *group = (struct exchange_group){.arithmetic = &exchange_by_reference,
+                                     .ranks = 2,
+                                     .q_heads = 2,
+                                     .kv_heads = 1,
+                                     .rows = 2 * runs,
+                                     .documents = 1,
+                                     .own_rows = {runs, runs},
+                                     .home_count = 2 * runs};
+    group->begins = allocate(2, sizeof *group->begins);
+    group->begins[1] = group->rows;
+    group->homes = allocate(group->home_count, sizeof *group->homes);
+    for (uint32_t row = 0; row < group->rows; row++) {
+        group->homes[row] = (struct ballast_exchange_home){0, row, 1, row % 2};
+    }
+    work_append(group, (struct ballast_exchange_work){0, 0, group->rows, 1, 0, 2});
     group_reference(group);
 }
 
@@ -242,8 +270,8 @@ struct ballast_exchange_options exchange_group_options(const struct exchange_gro
         .ranks = group->ranks,
         .q_heads = group->q_heads,
         .kv_heads = group->kv_heads,
-        .head_dim = EXCHANGE_DIM,
-        .element_bytes = sizeof(double),
+        .head_dim = group->arithmetic->head_dim,
+        .element_bytes = group->arithmetic->element_bytes,
         .chunks = chunks,
         .own_rows = group->own_rows[rank],
         .keys = keys,
@@ -257,7 +285,9 @@ struct ballast_exchange_options exchange_group_options(const struct exchange_gro
 }
 
 size_t exchange_group_window(const struct exchange_group *group) {
-    size_t row = (4 * (size_t)group->q_heads + 2 * (size_t)group->kv_heads) * HEAD_BYTES;
+    size_t bytes = group->arithmetic->element_bytes; /* gradients of keys are floats */
+    size_t head_bytes = group->arithmetic->head_dim * (bytes > 4 ? bytes : 4);
+    size_t row = (4 * (size_t)group->q_heads + 2 * (size_t)group->kv_heads) * head_bytes;
     return group->rows * row * group->ranks + 4096;
 }
 
@@ -279,21 +309,47 @@ static struct ballast_exchange_tensor tensor(uint32_t rows, uint32_t heads, size
     return (struct ballast_exchange_tensor){allocate(rows, row_bytes), row_bytes};
 }
 
-static void poison(const struct ballast_exchange_tensor *tensor, uint32_t from, uint32_t to) {
-    memset((char *)tensor->data + from * tensor->row_bytes, 0xff, (to - from) * tensor->row_bytes);
+static void poison(const struct rank *rank, const struct ballast_exchange_tensor *tensor,
+                   uint32_t from, uint32_t to) {
+    memset((char *)tensor->data + from * tensor->row_bytes, rank->group->arithmetic->poison,
+           (to - from) * tensor->row_bytes);
 }
 
-/* Between own rows and those of all: `own` += or = `all`. */
+static enum format format_of(const struct exchange_group *g) {
+    return g->arithmetic->element_bytes == 2 ? FORMAT_BF16 : FORMAT_DOUBLE;
+}
+
+static void value_set(void *data, size_t index, enum format format, double value) {
+    float narrow = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    if (format == FORMAT_DOUBLE) {
+        ((double *)data)[index] = value;
+    } else {
+        ((uint16_t *)data)[index] = (uint16_t)(bits >> 16); /* exact, as inputs are drawn */
+    }
+}
+
+static double value_at(const void *data, size_t index, enum format format) {
+    uint32_t bits = format == FORMAT_BF16 ? (uint32_t)((const uint16_t *)data)[index] << 16 : 0;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return format == FORMAT_DOUBLE  ? ((const double *)data)[index]
+           : format == FORMAT_FLOAT ? (double)((const float *)data)[index]
+                                    : (double)value;
+}
+
+/* `own` = its rows of `all`. */
 static void own_rows_fill(const struct rank *rank, const struct ballast_exchange_tensor *own,
                           const double *all, uint32_t heads) {
     const struct exchange_group *g = rank->group;
-    char *to = own->data;
+    size_t width = (size_t)heads * g->arithmetic->head_dim;
+    size_t to = 0;
     for (uint32_t h = 0; h < g->home_count; h++) {
         const struct ballast_exchange_home *home = &g->homes[h];
-        if (home->rank == rank->number) {
-            size_t row = g->begins[place_of(g, home->document)] + home->start;
-            memcpy(to, all + row * heads * EXCHANGE_DIM, home->rows * own->row_bytes);
-            to += home->rows * own->row_bytes;
+        size_t from = (g->begins[place_of(g, home->document)] + home->start) * width;
+        for (size_t i = 0; home->rank == rank->number && i < home->rows * width; i++) {
+            value_set(own->data, to++, format_of(g), all[from + i]);
         }
     }
 }
@@ -302,35 +358,37 @@ static void rank_tensors(struct rank *rank) {
     const struct exchange_group *g = rank->group;
     struct ballast_exchange_call *call = &rank->call;
     uint32_t own = g->own_rows[rank->number];
+    size_t dim = g->arithmetic->head_dim;
+    size_t head_bytes = dim * g->arithmetic->element_bytes;
     struct ballast_exchange_tensor *queries[] = {&call->q, &call->o, &call->d_o, &call->dq};
     for (size_t i = 0; i < 4; i++) {
-        *queries[i] = tensor(rank->sizes.q_rows, g->q_heads, HEAD_BYTES);
+        *queries[i] = tensor(rank->sizes.q_rows, g->q_heads, head_bytes);
     }
     call->lse = tensor(rank->sizes.q_rows, g->q_heads, sizeof(float));
-    call->own_k = tensor(own, g->kv_heads, HEAD_BYTES);
-    call->own_v = tensor(own, g->kv_heads, HEAD_BYTES);
-    call->own_dk = tensor(own, g->kv_heads, EXCHANGE_DIM * sizeof(float));
-    call->own_dv = tensor(own, g->kv_heads, EXCHANGE_DIM * sizeof(float));
-    call->k = tensor(rank->sizes.kv_rows, g->kv_heads, HEAD_BYTES);
-    call->v = tensor(rank->sizes.kv_rows, g->kv_heads, HEAD_BYTES);
-    call->dk = tensor(rank->sizes.kv_rows, g->kv_heads, EXCHANGE_DIM * sizeof(float));
-    call->dv = tensor(rank->sizes.kv_rows, g->kv_heads, EXCHANGE_DIM * sizeof(float));
+    call->own_k = tensor(own, g->kv_heads, head_bytes);
+    call->own_v = tensor(own, g->kv_heads, head_bytes);
+    call->own_dk = tensor(own, g->kv_heads, dim * sizeof(float));
+    call->own_dv = tensor(own, g->kv_heads, dim * sizeof(float));
+    call->k = tensor(rank->sizes.kv_rows, g->kv_heads, head_bytes);
+    call->v = tensor(rank->sizes.kv_rows, g->kv_heads, head_bytes);
+    call->dk = tensor(rank->sizes.kv_rows, g->kv_heads, dim * sizeof(float));
+    call->dv = tensor(rank->sizes.kv_rows, g->kv_heads, dim * sizeof(float));
     call->staging = allocate(rank->sizes.staging_bytes, 1);
     own_rows_fill(rank, &call->q, g->q, g->q_heads);
     own_rows_fill(rank, &call->d_o, g->d_o, g->q_heads);
     own_rows_fill(rank, &call->own_k, g->k, g->kv_heads);
     own_rows_fill(rank, &call->own_v, g->v, g->kv_heads);
-    poison(&call->d_o, own, rank->sizes.q_rows);
+    poison(rank, &call->d_o, own, rank->sizes.q_rows);
 }
 
 static void rank_forget(struct rank *rank) {
     struct ballast_exchange_call *call = &rank->call;
     uint32_t own = rank->group->own_rows[rank->number];
-    poison(&call->q, own, rank->sizes.q_rows);
-    poison(&call->o, own, rank->sizes.q_rows);
-    poison(&call->lse, own, rank->sizes.q_rows);
-    poison(&call->k, 0, rank->sizes.kv_rows);
-    poison(&call->v, 0, rank->sizes.kv_rows);
+    poison(rank, &call->q, own, rank->sizes.q_rows);
+    poison(rank, &call->o, own, rank->sizes.q_rows);
+    poison(rank, &call->lse, own, rank->sizes.q_rows);
+    poison(rank, &call->k, 0, rank->sizes.kv_rows);
+    poison(rank, &call->v, 0, rank->sizes.kv_rows);
 }
 
 static void rank_free(struct rank *rank) {
@@ -345,29 +403,26 @@ static void rank_free(struct rank *rank) {
 }
 
 /* The fragments of a chunk hold to the rules of the kernels. */
-static int fragments_check(const struct rank *rank, const struct ballast_attn_fragment *fragments,
-                           struct ballast_attn_error *error) {
-    const struct ballast_attn_shape shape = {64, rank->group->q_heads, rank->group->kv_heads,
-                                             rank->sizes.q_rows, rank->sizes.kv_rows};
-    size_t bytes = ballast_attn_plan_bytes(&shape, fragments, rank->sizes.fragments);
+static int fragments_check(const struct exchange_chunk *chunk, struct ballast_attn_error *error) {
+    struct ballast_attn_shape shape = chunk->shape;
+    shape.head_dim = 64;
+    size_t bytes = ballast_attn_plan_bytes(&shape, chunk->fragments, chunk->count);
     void *memory = allocate(bytes, 1);
     struct ballast_attn_plan plan;
-    int result = ballast_attn_plan_init(&plan, &shape, fragments, rank->sizes.fragments, memory,
+    int result = ballast_attn_plan_init(&plan, &shape, chunk->fragments, chunk->count, memory,
                                         bytes, error);
     free(memory);
     return result;
 }
 
 /* Statistics between float and double, where the fragments are. */
-static void lse_convert(const struct rank *rank, const struct ballast_attn_fragment *fragments,
-                        double *wide, bool to_float) {
-    float *lse = rank->call.lse.data;
-    uint32_t heads = rank->group->q_heads;
-    for (uint32_t f = 0; f < rank->sizes.fragments; f++) {
-        const struct ballast_attn_fragment *at = &fragments[f];
+static void lse_convert(const struct exchange_chunk *chunk, double *wide, bool to_float) {
+    float *lse = chunk->call->lse.data;
+    for (uint32_t f = 0; f < chunk->count; f++) {
+        const struct ballast_attn_fragment *at = &chunk->fragments[f];
         for (int32_t row = at->q_row; row < at->q_row + at->q_length; row++) {
             for (uint32_t h = at->head_begin; h < (uint32_t)at->head_begin + at->head_count; h++) {
-                size_t i = (size_t)row * heads + h;
+                size_t i = (size_t)row * chunk->shape.q_heads + h;
                 lse[i] = to_float ? (float)wide[i] : lse[i];
                 wide[i] = to_float ? wide[i] : (double)lse[i];
             }
@@ -383,17 +438,17 @@ static void add_floats(const struct ballast_exchange_tensor *to, const double *f
 }
 
 /* As the kernels do: keys of heads that the fragments cover are written. */
-static void write_floats(const struct rank *rank, const struct ballast_attn_fragment *fragments,
+static void write_floats(const struct exchange_chunk *chunk,
                          const struct ballast_exchange_tensor *to, const double *from) {
-    const struct exchange_group *g = rank->group;
-    uint32_t group = g->q_heads / g->kv_heads;
+    const struct ballast_attn_shape *shape = &chunk->shape;
+    uint32_t group = shape->q_heads / shape->kv_heads;
     float *written = to->data;
-    for (uint32_t f = 0; f < rank->sizes.fragments; f++) {
-        const struct ballast_attn_fragment *at = &fragments[f];
+    for (uint32_t f = 0; f < chunk->count; f++) {
+        const struct ballast_attn_fragment *at = &chunk->fragments[f];
         for (int32_t row = at->kv_row; row < at->kv_row + at->kv_length; row++) {
             for (uint32_t q = at->head_begin; q < (uint32_t)at->head_begin + at->head_count; q++) {
-                size_t i = ((size_t)row * g->kv_heads + q / group) * EXCHANGE_DIM;
-                for (size_t end = i + EXCHANGE_DIM; i < end; i++) {
+                size_t i = ((size_t)row * shape->kv_heads + q / group) * shape->head_dim;
+                for (size_t end = i + shape->head_dim; i < end; i++) {
                     written[i] = (float)from[i];
                 }
             }
@@ -401,23 +456,18 @@ static void write_floats(const struct rank *rank, const struct ballast_attn_frag
     }
 }
 
-static int rank_compute(void *context, uint32_t chunk, void *stream,
-                        struct ballast_attn_error *error) {
-    struct rank *rank = context;
-    const struct exchange_group *g = rank->group;
-    const struct ballast_exchange_call *call = &rank->call;
-    size_t keys = (size_t)rank->sizes.kv_rows * g->kv_heads * EXCHANGE_DIM;
-    struct ballast_attn_fragment *fragments = allocate(rank->sizes.fragments, sizeof *fragments);
-    double *lse = allocate((size_t)rank->sizes.q_rows * g->q_heads, sizeof *lse);
+static int reference_attend(const struct exchange_chunk *chunk, struct ballast_attn_error *error) {
+    const struct ballast_attn_shape *shape = &chunk->shape;
+    const struct ballast_exchange_call *call = chunk->call;
+    size_t keys = (size_t)shape->kv_rows * shape->kv_heads * shape->head_dim;
+    double *lse = allocate((size_t)shape->q_rows * shape->q_heads, sizeof *lse);
     double *dk = allocate(keys, sizeof *dk);
     double *dv = allocate(keys, sizeof *dv);
-    double *scores = allocate(rank->sizes.kv_rows, sizeof *scores);
-    const struct ballast_attn_shape shape = {EXCHANGE_DIM, g->q_heads, g->kv_heads,
-                                             rank->sizes.q_rows, rank->sizes.kv_rows};
-    const struct attn_reference reference = {&shape,
-                                             fragments,
-                                             rank->sizes.fragments,
-                                             0.5,
+    double *scores = allocate(shape->kv_rows, sizeof *scores);
+    const struct attn_reference reference = {shape,
+                                             chunk->fragments,
+                                             chunk->count,
+                                             EXCHANGE_SCALE,
                                              call->q.data,
                                              call->k.data,
                                              call->v.data,
@@ -427,72 +477,114 @@ static int rank_compute(void *context, uint32_t chunk, void *stream,
                                              call->dq.data,
                                              dk,
                                              dv};
-    if (rank->machine->settle != NULL) {
-        (void)rank->machine->settle(stream);
-    }
-    ballast_exchange_fragments(rank->exchange, chunk, fragments);
-    int result = fragments_check(rank, fragments, error);
-    if (result == 0 && rank->backward) {
-        lse_convert(rank, fragments, lse, false);
+    int result = fragments_check(chunk, error);
+    if (result == 0 && chunk->backward) {
+        lse_convert(chunk, lse, false);
         attn_reference_backward(&reference, scores);
-        if (rank->sizes.keys_shared != 0) {
+        if (chunk->keys_shared) {
             add_floats(&call->dk, dk, keys);
             add_floats(&call->dv, dv, keys);
         } else {
-            write_floats(rank, fragments, &call->dk, dk);
-            write_floats(rank, fragments, &call->dv, dv);
+            write_floats(chunk, &call->dk, dk);
+            write_floats(chunk, &call->dv, dv);
         }
     } else if (result == 0) {
         attn_reference_forward(&reference, scores);
-        lse_convert(rank, fragments, lse, true);
+        lse_convert(chunk, lse, true);
     }
     free(scores);
     free(dv);
     free(dk);
     free(lse);
+    return result;
+}
+
+const struct exchange_arithmetic exchange_by_reference = {
+    .head_dim = 4,
+    .element_bytes = sizeof(double),
+    .poison = 0xff,
+    .error_max = 1e-6,
+    .attend = reference_attend,
+};
+
+static int rank_compute(void *context, uint32_t number, void *stream,
+                        struct ballast_attn_error *error) {
+    struct rank *rank = context;
+    const struct exchange_group *g = rank->group;
+    struct ballast_attn_fragment *fragments = allocate(rank->sizes.fragments, sizeof *fragments);
+    const struct exchange_chunk chunk = {
+        .arithmetic = g->arithmetic,
+        .shape = {g->arithmetic->head_dim, g->q_heads, g->kv_heads, rank->sizes.q_rows,
+                  rank->sizes.kv_rows},
+        .fragments = fragments,
+        .count = rank->sizes.fragments,
+        .call = &rank->call,
+        .keys_shared = rank->sizes.keys_shared != 0,
+        .backward = rank->backward,
+    };
+    if (rank->machine->settle != NULL) {
+        (void)rank->machine->settle(stream);
+    }
+    ballast_exchange_fragments(rank->exchange, number, fragments);
+    int result = g->arithmetic->attend(&chunk, error);
     free(fragments);
     return result;
 }
 
-static double value(const struct ballast_exchange_tensor *tensor, size_t index, bool is_float) {
-    return is_float ? (double)((float *)tensor->data)[index] : ((double *)tensor->data)[index];
+/* How far a rank's own rows of a tensor are from the unsharded ones. */
+struct distance {
+    double squares;
+    double norm;
+    double worst;
+    char where[160];
+};
+
+static void distance_add(struct distance *distance, double got, double want,
+                         const struct ballast_exchange_home *home, size_t row) {
+    double off = fabs(got - want);
+    distance->squares += off * off;
+    distance->norm += want * want + SQUARE_FLOOR;
+    if (!(off <= distance->worst)) {
+        distance->worst = off;
+        (void)snprintf(distance->where, sizeof distance->where, "document %u row %zu: %g, not %g",
+                       home->document, home->start + row, got, want);
+    }
 }
 
 /* Own rows against the unsharded ones; `width` values each. */
 static void rank_compare(struct rank *rank, const char *name,
-                         const struct ballast_exchange_tensor *own, bool is_float,
-                         const double *all, size_t width) {
+                         const struct ballast_exchange_tensor *own, enum format format,
+                         const double *all, size_t width, double error_max) {
     const struct exchange_group *g = rank->group;
-    size_t own_row = 0;
+    struct distance distance = {.worst = 0};
+    size_t own_value = 0;
     for (uint32_t h = 0; h < g->home_count; h++) {
         const struct ballast_exchange_home *home = &g->homes[h];
-        if (home->rank != rank->number) {
-            continue;
+        size_t from = (g->begins[place_of(g, home->document)] + home->start) * width;
+        for (size_t i = 0; home->rank == rank->number && i < home->rows * width; i++) {
+            distance_add(&distance, value_at(own->data, own_value++, format), all[from + i], home,
+                         i / width);
         }
-        size_t row = g->begins[place_of(g, home->document)] + home->start;
-        for (size_t i = 0; i < home->rows * width && rank->fault[0] == 0; i++) {
-            double got = value(own, own_row * width + i, is_float);
-            double want = all[row * width + i];
-            if (!(fabs(got - want) <= 1e-5 * (1 + fabs(want)))) {
-                (void)snprintf(rank->fault, sizeof rank->fault,
-                               "%s of rank %u, document %u row %zu: %g instead of %g", name,
-                               rank->number, home->document, home->start + i / width, got, want);
-            }
-        }
-        own_row += home->rows;
+    }
+    double error = own_value > 0 ? sqrt(distance.squares / distance.norm) : 0;
+    if (!(error <= error_max) && rank->fault[0] == 0) {
+        (void)snprintf(rank->fault, sizeof rank->fault,
+                       "%s of rank %u: relative error %.1e; furthest off is %s", name, rank->number,
+                       error, distance.where);
     }
 }
 
 static void rank_compare_all(struct rank *rank) {
     const struct exchange_group *g = rank->group;
     const struct ballast_exchange_call *call = &rank->call;
-    size_t q = g->q_heads * EXCHANGE_DIM;
-    size_t kv = g->kv_heads * EXCHANGE_DIM;
-    rank_compare(rank, "o", &call->o, false, g->o, q);
-    rank_compare(rank, "lse", &call->lse, true, g->lse, g->q_heads);
-    rank_compare(rank, "dq", &call->dq, false, g->dq, q);
-    rank_compare(rank, "dk", &call->own_dk, true, g->dk, kv);
-    rank_compare(rank, "dv", &call->own_dv, true, g->dv, kv);
+    size_t q = (size_t)g->q_heads * g->arithmetic->head_dim;
+    size_t kv = (size_t)g->kv_heads * g->arithmetic->head_dim;
+    double error_max = g->arithmetic->error_max;
+    rank_compare(rank, "o", &call->o, format_of(g), g->o, q, error_max);
+    rank_compare(rank, "lse", &call->lse, FORMAT_FLOAT, g->lse, g->q_heads, LSE_ERROR_MAX);
+    rank_compare(rank, "dq", &call->dq, format_of(g), g->dq, q, error_max);
+    rank_compare(rank, "dk", &call->own_dk, FORMAT_FLOAT, g->dk, kv, error_max);
+    rank_compare(rank, "dv", &call->own_dv, FORMAT_FLOAT, g->dv, kv, error_max);
 }
 
 static int rank_execute(struct rank *rank, struct ballast_attn_error *error) {
@@ -559,7 +651,8 @@ const char *exchange_group_fault(const struct exchange_group *group,
     fault[0] = 0;
     for (uint32_t i = 0; i < group->ranks; i++) {
         (void)pthread_join(threads[i], NULL);
-        if (fault[0] == 0) {
+        /* The rank that failed says why; the others, only that it left. */
+        if (fault[0] == 0 || (strstr(fault, " left after ") != NULL && ranks[i].fault[0] != 0)) {
             memcpy(fault, ranks[i].fault, sizeof fault);
         }
     }

@@ -1,5 +1,5 @@
-/* exchange_world: the ranks of a group, each a thread, computing attention of a real plan with the
- * reference, and the same attention unsharded. */
+/* exchange_world: the ranks of a group, each a thread, computing attention of a real plan, and the
+ * same attention unsharded, by the reference. */
 #ifndef BALLAST_TESTS_EXCHANGE_WORLD_H
 #define BALLAST_TESTS_EXCHANGE_WORLD_H
 
@@ -8,10 +8,35 @@
 
 #include <stdbool.h>
 
-#define EXCHANGE_DIM 4u /* of a head; elements are double */
+#define EXCHANGE_SCALE 0.5
+
+/* Attention of a chunk, as a rank's call and fragments say. */
+struct exchange_chunk {
+    const struct exchange_arithmetic *arithmetic;
+    struct ballast_attn_shape shape;
+    const struct ballast_attn_fragment *fragments;
+    uint32_t count;
+    const struct ballast_exchange_call *call;
+    bool keys_shared;
+    bool backward;
+};
+
+/* What ranks compute with. */
+struct exchange_arithmetic {
+    uint32_t head_dim;
+    uint32_t element_bytes; /* 8: double; 2: bf16 */
+    uint32_t flags;         /* of ballast_attn_call, where it is the kernels */
+    unsigned char poison;   /* of bytes that did not arrive: 0xff is NaN in every type */
+    double error_max;       /* relative, L2, of a rank's rows */
+    int (*attend)(const struct exchange_chunk *chunk, struct ballast_attn_error *error);
+};
+
+/* The reference on doubles, 4 to a head. */
+extern const struct exchange_arithmetic exchange_by_reference;
 
 /* The ranks that share attention: of one micro-batch, or of a pool. */
 struct exchange_group {
+    const struct exchange_arithmetic *arithmetic;
     uint32_t ranks;
     uint32_t q_heads;
     uint32_t kv_heads;
@@ -28,14 +53,18 @@ struct exchange_group {
     double *q, *k, *v, *o, *lse, *d_o, *dq, *dk, *dv; /* unsharded */
 };
 
-/* Of a micro-batch or, if it belongs to one, its pool. */
+/* Of a micro-batch or, if it belongs to one, its pool; heads are those of exchange_plans.h. */
 void exchange_group_init(struct exchange_group *group, const struct step_plan *plan,
-                         const struct micro_batch *micro_batch, uint32_t q_heads,
-                         uint32_t kv_heads);
+                         const struct micro_batch *micro_batch,
+                         const struct exchange_arithmetic *arithmetic);
 
 /* Any: rows live anywhere, work is cut anywhere, across homes and groups of heads, in parts of a
- * multiple of `chunks` heads, for any rank. */
+ * multiple of `chunks` heads, for any rank. By the reference. */
 void exchange_group_draw(struct exchange_group *group, uint32_t chunks, uint64_t seed);
+
+/* Two ranks and one document of 2 * runs rows, which live on them in turn and are all computed by
+ * rank 1: every tensor of rank 0 travels in `runs` runs of a row. By the reference. */
+void exchange_group_alternate(struct exchange_group *group, uint32_t runs);
 
 void exchange_group_deinit(struct exchange_group *group);
 

@@ -28,6 +28,9 @@ void fake_runtime_eager(bool eager);
 /* While true, no stream is ever found at its end. */
 void fake_runtime_busy(bool busy);
 
+/* Most copies of one launch since it was last asked. */
+unsigned fake_runtime_copies_max(void);
+
 /* What was loaded last as a module. */
 const char *fake_runtime_image(void);
 
