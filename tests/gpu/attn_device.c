@@ -1,11 +1,14 @@
 /* attn_device: what a device is asked, in the order in which a failure is cheapest.
  *
- *   attn_device probes     single instructions against the emulator's answers
- *   attn_device check      every problem of the kernels' tests against the reference
- *   attn_device time       useful TFLOP/s, median of 10, of whole documents and fragments
+ *   attn_device probes [FILE]    single instructions against the emulator's answers; the device's
+ *                                own, raw floats, into FILE
+ *   attn_device check [DIM]      every problem of the kernels' tests against the reference, and
+ *                                what is to be the same bits twice; of one head dimension
+ *   attn_device time             useful TFLOP/s, median of 10, of whole documents and fragments
  *
- * Buffers are managed memory, so that the tests' own world runs on them unchanged; timed ones are
- * touched by the device before the clock starts. Prints a closing line with what passed. */
+ * The tests' own world runs unchanged, on the host's side of buffers that have copies on the
+ * device. Prints a closing line with what passed. A launch that the device does not survive ends
+ * the program: nothing after it would be told apart. */
 #include "gpu_attn/driver.h"
 #include "gpu_attn/reference.h"
 #include "tests/gpu/probes.h"
@@ -16,8 +19,10 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <xxhash.h>
 
-#define RUNS 10
+#define RUNS        10
+#define MIRRORS_MAX 32u
 
 /* The world names its schedule in complaints; a device has only its own. */
 struct fake_cuda fake_cuda;
@@ -27,8 +32,10 @@ static struct {
     int (*context_retain)(void **context, int device);
     int (*context_set)(void *context);
     int (*context_wait)(void);
-    int (*allocate_managed)(void **memory, size_t bytes, unsigned flags);
-    int (*memory_free)(void *memory);
+    int (*allocate)(uint64_t *memory, size_t bytes);
+    int (*memory_free)(uint64_t memory);
+    int (*copy_in)(uint64_t to, const void *from, size_t bytes);
+    int (*copy_out)(void *to, uint64_t from, size_t bytes);
     int (*event_create)(void **event, unsigned flags);
     int (*event_record)(void *event, void *stream);
     int (*event_wait)(void *event);
@@ -42,7 +49,7 @@ static int failed;
 static void require(int result, const char *doing) {
     struct ballast_attn_error error = {0};
     if (attn_driver_check(&driver, result, doing, &error) != 0) {
-        printf("%s\n", error.text);
+        printf("%s\n%d passed, %d failed before that\n", error.text, passed, failed);
         exit(2);
     }
 }
@@ -56,22 +63,72 @@ static void find(void *function, const char *name) {
     memcpy(function, &found, sizeof found);
 }
 
-static void *device_allocate(size_t bytes) {
-    void *memory = NULL;
-    require(cuda.allocate_managed(&memory, bytes, 1), "managed memory");
-    memset(memory, 0, bytes);
+/* Buffers of the host and their copies on the device. */
+static struct mirror {
+    void *host;
+    uint64_t device;
+    size_t bytes;
+} mirrors[MIRRORS_MAX];
+
+static uint64_t memory_open(size_t bytes) {
+    uint64_t memory = 0;
+    require(cuda.allocate(&memory, bytes), "memory");
     return memory;
 }
 
-static void device_release(void *memory, size_t bytes) {
-    (void)bytes;
-    (void)cuda.memory_free(memory);
+static void *mirror_allocate(size_t bytes) {
+    struct mirror *mirror = mirrors;
+    while (mirror < mirrors + MIRRORS_MAX && mirror->host != NULL) {
+        mirror++;
+    }
+    assert(mirror < mirrors + MIRRORS_MAX);
+    bytes = (bytes + 63) / 64 * 64;
+    *mirror = (struct mirror){aligned_alloc(64, bytes), memory_open(bytes), bytes};
+    assert(mirror->host != NULL);
+    memset(mirror->host, 0, bytes);
+    return mirror->host;
 }
 
-static const char *device_finish(void) {
-    static struct ballast_attn_error error;
-    int result = attn_driver_check(&driver, cuda.context_wait(), "the kernel", &error);
-    return result == 0 ? NULL : error.text;
+static struct mirror *mirror_of(const void *host) {
+    struct mirror *mirror = mirrors;
+    while (mirror < mirrors + MIRRORS_MAX && mirror->host != host) {
+        mirror++;
+    }
+    assert(host != NULL && mirror < mirrors + MIRRORS_MAX);
+    return mirror;
+}
+
+static void mirror_release(void *host, size_t bytes) {
+    struct mirror *mirror = mirror_of(host);
+    (void)bytes;
+    (void)cuda.memory_free(mirror->device);
+    free(host);
+    *mirror = (struct mirror){0};
+}
+
+static void *mirror_on_device(void *host) {
+    return (void *)(uintptr_t)mirror_of(host)->device;
+}
+
+static void mirror_begin(void) {
+    for (size_t i = 0; i < MIRRORS_MAX; i++) {
+        if (mirrors[i].host != NULL) {
+            require(cuda.copy_in(mirrors[i].device, mirrors[i].host, mirrors[i].bytes),
+                    "copying to the device");
+        }
+    }
+}
+
+/* After an error of the device every call gives it again. */
+static const char *mirror_finish(void) {
+    require(cuda.context_wait(), "the kernel; it ends the run");
+    for (size_t i = 0; i < MIRRORS_MAX; i++) {
+        if (mirrors[i].host != NULL) {
+            require(cuda.copy_out(mirrors[i].host, mirrors[i].device, mirrors[i].bytes),
+                    "copying from the device");
+        }
+    }
+    return NULL;
 }
 
 static void device_open(void) {
@@ -84,15 +141,18 @@ static void device_open(void) {
     find(&cuda.context_retain, "cuDevicePrimaryCtxRetain");
     find(&cuda.context_set, "cuCtxSetCurrent");
     find(&cuda.context_wait, "cuCtxSynchronize");
-    find(&cuda.allocate_managed, "cuMemAllocManaged");
+    find(&cuda.allocate, "cuMemAlloc_v2");
     find(&cuda.memory_free, "cuMemFree_v2");
+    find(&cuda.copy_in, "cuMemcpyHtoD_v2");
+    find(&cuda.copy_out, "cuMemcpyDtoH_v2");
     find(&cuda.event_create, "cuEventCreate");
     find(&cuda.event_record, "cuEventRecord");
     find(&cuda.event_wait, "cuEventSynchronize");
     find(&cuda.event_elapsed_ms, "cuEventElapsedTime");
     require(cuda.context_retain(&context, 0), "the device's context");
     require(cuda.context_set(context), "the device's context");
-    attn_memory = (struct attn_memory){device_allocate, device_release, device_finish};
+    attn_memory = (struct attn_memory){mirror_allocate, mirror_release, mirror_on_device,
+                                       mirror_begin, mirror_finish};
 }
 
 static void report(const char *what, const char *wrong) {
@@ -115,10 +175,10 @@ struct probe_memory {
 
 static struct probe_memory probe_memory_fill(void) {
     struct probe_memory memory = {
-        .a = device_allocate(64 * 64 * sizeof(uint16_t)),
-        .b = device_allocate(PROBE_ROWS * 128 * sizeof(uint16_t)),
-        .sums = device_allocate(64 * 32 * sizeof(float)),
-        .out = device_allocate(PROBE_OUT * sizeof(float)),
+        .a = mirror_allocate(64 * 64 * sizeof(uint16_t)),
+        .b = mirror_allocate(PROBE_ROWS * 128 * sizeof(uint16_t)),
+        .sums = mirror_allocate(64 * 32 * sizeof(float)),
+        .out = mirror_allocate(PROBE_OUT * sizeof(float)),
     };
     for (int i = 0; i < PROBE_ROWS * 128; i++) {
         memory.b[i] = (uint16_t)bf16_of((float)((i / 128 * 5 + i % 128 * 3) % 9 - 4));
@@ -142,7 +202,13 @@ static int probe_encode(struct tensor_map *map, int type, void *base, uint32_t c
                                     DRIVER_SWIZZLE_128B, DRIVER_PROMOTE_256B, 0);
 }
 
-static struct probe_params probe_params_of(const struct probe_memory *memory, bool emulated) {
+static struct probe_params probe_params_of(const struct probe_memory *host, bool emulated) {
+    struct probe_memory at = *host;
+    if (!emulated) {
+        at = (struct probe_memory){mirror_on_device(host->a), mirror_on_device(host->b),
+                                   mirror_on_device(host->sums), mirror_on_device(host->out)};
+    }
+    const struct probe_memory *memory = &at;
     struct probe_params params = {.out = memory->out};
     require(probe_encode(&params.a, DRIVER_BFLOAT16, memory->a, 64, 64, 64, emulated), "map of A");
     require(
@@ -168,24 +234,38 @@ static void probes_launch(struct probe_params *params) {
     require(driver.module_load(&module, image), "loading the probes");
     require(driver.module_function(&function, module, "attn_probes"), "attn_probes");
     require(driver.function_set(function, DRIVER_SHARED_BYTES, PROBE_SHARED), "shared memory");
+    mirror_begin();
     require(driver.launch(function, 1, 1, 1, 128, 1, 1, PROBE_SHARED, NULL, arguments, NULL),
             "launching the probes");
-    require(cuda.context_wait(), "the probes");
+    (void)mirror_finish();
 }
 
 static const char *probe_compare(const float *got, const float *want, size_t count) {
-    static char text[128];
+    static char text[160];
+    size_t wrong = 0;
     for (size_t i = 0; i < count; i++) {
-        if (memcmp(&got[i], &want[i], sizeof got[i]) != 0) {
+        bool same = memcmp(&got[i], &want[i], sizeof got[i]) == 0;
+        if (!same && wrong++ == 0) {
             (void)snprintf(text, sizeof text, "thread %zu, value %zu: %g, the emulator has %g",
                            i / PROBE_VALUES, i % PROBE_VALUES, (double)got[i], (double)want[i]);
-            return text;
         }
     }
-    return NULL;
+    if (wrong > 0) {
+        size_t used = strlen(text);
+        (void)snprintf(text + used, sizeof text - used, "; %zu of %zu differ", wrong, count);
+    }
+    return wrong > 0 ? text : NULL;
 }
 
-static void run_probes(void) {
+/* So that a reading of the layouts that turns out wrong can be set right without the device. */
+static void probes_keep(const char *path, const float *out) {
+    FILE *file = fopen(path, "wb");
+    bool whole = file != NULL && fwrite(out, sizeof *out, PROBE_OUT, file) == PROBE_OUT;
+    whole = file != NULL && fclose(file) == 0 && whole;
+    printf("%s %s\n", whole ? "the device's answers are in" : "cannot write", path);
+}
+
+static void run_probes(const char *path) {
     static const char *const names[PROBE_FORMS] = {
         "wgmma, both shared, K-major, 128 columns", "wgmma, both shared, K-major, 64 columns",
         "wgmma, both shared, M- and N-major",       "wgmma, A in registers, 128 columns",
@@ -210,9 +290,44 @@ static void run_probes(void) {
                probe_compare(device.out + at, host.out + at, (size_t)128 * PROBE_VALUES));
     }
     report("bulk addition, clipped", probe_compare(device.sums, host.sums, (size_t)64 * 32));
+    if (path != NULL) {
+        probes_keep(path, device.out);
+    }
 }
 
 /* Correctness: the emulated suite's problems, both passes. */
+
+static const char *both_passes(struct attn_world *world, struct attn_errors *errors) {
+    const char *wrong = attn_world_forward(world, errors);
+    return wrong != NULL ? wrong : attn_world_backward(world, errors);
+}
+
+/* Bits of the outputs that a second run must give again: all, or all but dQ. */
+static uint64_t outputs_hash(const struct attn_world *world, bool deterministic) {
+    const struct attn_operand *outputs[] = {&world->o, &world->dk, &world->dv, &world->dq};
+    uint64_t hash = 0;
+    for (int i = 0; i < (deterministic ? 4 : 3); i++) {
+        bool floats = outputs[i]->floats != NULL;
+        const void *data = floats ? (void *)outputs[i]->floats : (void *)outputs[i]->bf16;
+        size_t bytes = outputs[i]->elements * (floats ? sizeof(float) : sizeof(uint16_t));
+        hash = XXH3_64bits_withSeed(data, bytes, hash);
+    }
+    return XXH3_64bits_withSeed(world->lse, (size_t)world->o.rows * world->o.heads * sizeof(float),
+                                hash);
+}
+
+static const char *twice_the_same(struct attn_world *world) {
+    bool deterministic = (world->problem->flags & BALLAST_ATTN_DETERMINISTIC) != 0;
+    struct attn_errors errors;
+    uint64_t first = outputs_hash(world, deterministic);
+    for (int run = 0; run < 3; run++) {
+        const char *wrong = both_passes(world, &errors);
+        if (wrong != NULL || outputs_hash(world, deterministic) != first) {
+            return wrong != NULL ? wrong : "other bits in another run";
+        }
+    }
+    return NULL;
+}
 
 static void check_problem(uint32_t index, uint32_t head_dim, uint32_t flags) {
     char name[80];
@@ -222,10 +337,8 @@ static void check_problem(uint32_t index, uint32_t head_dim, uint32_t flags) {
     attn_problem_draw(&problem, index, head_dim);
     problem.flags = flags;
     attn_world_open(&world, &problem);
-    const char *wrong = attn_world_forward(&world, &errors);
-    if (wrong == NULL) {
-        wrong = attn_world_backward(&world, &errors);
-    }
+    const char *wrong = both_passes(&world, &errors);
+    wrong = wrong != NULL ? wrong : twice_the_same(&world);
     attn_world_close(&world);
     (void)snprintf(name, sizeof name, "%s, d%u, flags %u", problem.name, head_dim, flags);
     report(name, wrong);
@@ -233,11 +346,12 @@ static void check_problem(uint32_t index, uint32_t head_dim, uint32_t flags) {
            errors.dk, errors.dv);
 }
 
-static void run_check(void) {
+/* Of one head dimension, or both. */
+static void run_check(uint32_t only) {
     const uint32_t second = BALLAST_ATTN_ZERO_TAILS | BALLAST_ATTN_DETERMINISTIC |
                             BALLAST_ATTN_FLOAT_DKDV;
-    for (uint32_t head_dim = 64; head_dim <= 128; head_dim += 64) {
-        for (uint32_t i = 0; i < attn_problem_count(); i++) {
+    for (uint32_t head_dim = 128; head_dim >= 64; head_dim -= 64) {
+        for (uint32_t i = 0; i < attn_problem_count() && (only == 0 || only == head_dim); i++) {
             check_problem(i, head_dim, 0);
             check_problem(i, head_dim, second);
         }
@@ -258,7 +372,9 @@ struct timed {
 static struct ballast_attn_tensor timed_tensor(uint32_t rows, uint32_t heads, uint32_t head_dim,
                                                uint64_t *random) {
     size_t elements = (size_t)rows * heads * head_dim;
-    uint16_t *data = device_allocate(elements * sizeof *data);
+    uint16_t *data = malloc(elements * sizeof *data);
+    uint64_t memory = memory_open(elements * sizeof *data);
+    assert(data != NULL);
     for (size_t i = 0; i < elements && i < DRAWN; i++) {
         double sum = 0; /* nearly normal; zeros would be too fast */
         for (int j = 0; j < 4; j++) {
@@ -269,7 +385,10 @@ static struct ballast_attn_tensor timed_tensor(uint32_t rows, uint32_t heads, ui
     for (size_t i = DRAWN; i < elements; i++) {
         data[i] = data[i - DRAWN];
     }
-    return (struct ballast_attn_tensor){data, (int64_t)heads * head_dim, head_dim};
+    require(cuda.copy_in(memory, data, elements * sizeof *data), "copying to the device");
+    free(data);
+    return (struct ballast_attn_tensor){(void *)(uintptr_t)memory, (int64_t)heads * head_dim,
+                                        head_dim};
 }
 
 static void timed_open(struct timed *timed, const struct attn_problem *problem) {
@@ -285,15 +404,17 @@ static void timed_open(struct timed *timed, const struct attn_problem *problem) 
         printf("%s\n", error.text);
         exit(2);
     }
-    void *lists = device_allocate(timed->plan.lists_bytes + 1);
-    memcpy(lists, timed->plan.lists, timed->plan.lists_bytes);
+    uint64_t lists = memory_open(timed->plan.lists_bytes);
+    require(cuda.copy_in(lists, timed->plan.lists, timed->plan.lists_bytes),
+            "copying to the device");
     free(memory);
     struct ballast_attn_call *call = &timed->call;
     call->plan = &timed->plan;
-    call->lists = lists;
+    call->lists = (const void *)(uintptr_t)lists;
     call->workspace_bytes = ballast_attn_workspace_bytes(&timed->plan, 0);
-    call->workspace = device_allocate(call->workspace_bytes + 1);
-    call->lse = device_allocate((size_t)shape->q_rows * shape->q_heads * sizeof(float));
+    call->workspace = (void *)(uintptr_t)memory_open(call->workspace_bytes);
+    call->lse = (float *)(uintptr_t)memory_open((size_t)shape->q_rows * shape->q_heads *
+                                                sizeof(float));
     struct ballast_attn_tensor *queries[4] = {&call->q, &call->o, &call->d_o, &call->dq};
     struct ballast_attn_tensor *keys[4] = {&call->k, &call->v, &call->dk, &call->dv};
     for (int i = 0; i < 4; i++) {
@@ -321,7 +442,7 @@ static void timed_close(struct timed *timed) {
                       call->workspace,
                       (void *)(uintptr_t)call->lists};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) {
-        device_release(memory[i], 0);
+        (void)cuda.memory_free((uint64_t)(uintptr_t)memory[i]);
     }
     ballast_attn_close(timed->attn);
 }
@@ -424,19 +545,20 @@ static void run_time(void) {
 }
 
 int main(int count, char **arguments) {
-    const char *what = count == 2 ? arguments[1] : "";
+    const char *what = count >= 2 ? arguments[1] : "";
+    const char *detail = count >= 3 ? arguments[2] : NULL;
     device_open();
     if (strcmp(what, "probes") == 0) {
-        run_probes();
+        run_probes(detail);
     } else if (strcmp(what, "check") == 0) {
-        run_check();
+        run_check(detail != NULL ? (uint32_t)strtoul(detail, NULL, 10) : 0);
     } else if (strcmp(what, "time") == 0) {
         run_time();
         return 0;
     } else {
-        printf("usage: attn_device probes | check | time\n");
+        printf("usage: attn_device probes [FILE] | check [64 | 128] | time\n");
         return 2;
     }
     printf("%d passed, %d failed\n", passed, failed);
-    return failed > 0;
+    return failed > 0 || passed == 0;
 }

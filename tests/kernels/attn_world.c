@@ -47,11 +47,19 @@ static void host_release(void *memory, size_t bytes) {
     }
 }
 
+static void *host_itself(void *memory) {
+    return memory;
+}
+
+static void host_begin(void) {
+}
+
 static const char *host_finish(void) {
     return NULL;
 }
 
-struct attn_memory attn_memory = {host_allocate, host_release, host_finish};
+struct attn_memory attn_memory = {host_allocate, host_release, host_itself, host_begin,
+                                  host_finish};
 
 /* Elements that are looked at when nothing should be written: all, or none when sparse. */
 static size_t operand_scanned(const struct attn_operand *operand) {
@@ -246,7 +254,8 @@ void attn_world_close(struct attn_world *world) {
 
 static struct ballast_attn_tensor tensor_of(const struct attn_operand *operand) {
     return (struct ballast_attn_tensor){
-        .data = operand->floats != NULL ? (void *)operand->floats : (void *)operand->bf16,
+        .data = attn_memory.on_device(operand->floats != NULL ? (void *)operand->floats
+                                                              : (void *)operand->bf16),
         .row_stride = operand->row_stride,
         .head_stride = operand->head_stride,
     };
@@ -255,7 +264,7 @@ static struct ballast_attn_tensor tensor_of(const struct attn_operand *operand) 
 static struct ballast_attn_call call_of(struct attn_world *world) {
     return (struct ballast_attn_call){
         .plan = &world->plan,
-        .lists = world->plan.lists,
+        .lists = attn_memory.on_device(world->plan_memory),
         .q = tensor_of(&world->q),
         .k = tensor_of(&world->k),
         .v = tensor_of(&world->v),
@@ -264,10 +273,10 @@ static struct ballast_attn_call call_of(struct attn_world *world) {
         .dq = tensor_of(&world->dq),
         .dk = tensor_of(&world->dk),
         .dv = tensor_of(&world->dv),
-        .lse = world->lse,
+        .lse = attn_memory.on_device(world->lse),
         .scale = world->problem->scale,
         .flags = world->problem->flags,
-        .workspace = world->workspace,
+        .workspace = attn_memory.on_device(world->workspace),
         .workspace_bytes = world->workspace_bytes,
     };
 }
@@ -361,6 +370,7 @@ const char *attn_world_forward(struct attn_world *world, struct attn_errors *err
         world->lse[i] = NAN;
     }
     operand_poison(&world->o);
+    attn_memory.begin();
     if (ballast_attn_forward(world->attn, &call, &error) != 0) {
         return complain(world, "%s", error.text);
     }
@@ -381,6 +391,7 @@ const char *attn_world_backward(struct attn_world *world, struct attn_errors *er
     operand_poison(&world->dq);
     operand_poison(&world->dk);
     operand_poison(&world->dv);
+    attn_memory.begin();
     if (ballast_attn_backward(world->attn, &call, &error) != 0) {
         return complain(world, "%s", error.text);
     }

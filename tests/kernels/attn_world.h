@@ -33,12 +33,15 @@ struct attn_operand {
     double *exact; /* packed: the input, or the reference's answer */
 };
 
-/* Where what a launch touches lives, and how to wait for one: host memory and not at all, unless a
- * program for a device says otherwise. `allocate` returns 64-byte aligned memory that the host can
- * use as well; `finish` returns NULL or what went wrong. */
+/* Memory that a launch touches, as the host sees it: 64-byte aligned. Where the launch runs on it,
+ * `on_device` is the same pointer, and `begin` and `finish` do nothing; a program for a device has
+ * its copies there, which `begin` brings up to date before a launch and `finish`, after it, brings
+ * back. `finish` returns NULL or what went wrong. */
 struct attn_memory {
     void *(*allocate)(size_t bytes);
     void (*release)(void *memory, size_t bytes);
+    void *(*on_device)(void *memory);
+    void (*begin)(void);
     const char *(*finish)(void);
 };
 

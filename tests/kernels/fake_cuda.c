@@ -58,8 +58,10 @@ int cuInit(unsigned flags);
 int cuDevicePrimaryCtxRetain(void **context, int device);
 int cuCtxSetCurrent(void *context);
 int cuCtxSynchronize(void);
-int cuMemAllocManaged(void **memory, size_t bytes, unsigned flags);
-int cuMemFree_v2(void *memory);
+int cuMemAlloc_v2(uint64_t *memory, size_t bytes);
+int cuMemFree_v2(uint64_t memory);
+int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes);
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes);
 int cuEventCreate(void **event, unsigned flags);
 int cuEventRecord(void *event, void *stream);
 int cuEventSynchronize(void *event);
@@ -193,13 +195,24 @@ int cuCtxSynchronize(void) {
     return SUCCESS;
 }
 
-int cuMemAllocManaged(void **memory, size_t bytes, unsigned flags) {
-    *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    return *memory == NULL || flags != 1 ? INVALID_VALUE : SUCCESS;
+int cuMemAlloc_v2(uint64_t *memory, size_t bytes) {
+    void *made = bytes > 0 ? aligned_alloc(256, (bytes + 255) / 256 * 256) : NULL;
+    *memory = (uint64_t)(uintptr_t)made;
+    return made == NULL ? INVALID_VALUE : SUCCESS;
 }
 
-int cuMemFree_v2(void *memory) {
-    free(memory);
+int cuMemFree_v2(uint64_t memory) {
+    free((void *)(uintptr_t)memory);
+    return SUCCESS;
+}
+
+int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
+    memcpy((void *)(uintptr_t)to, from, bytes);
+    return SUCCESS;
+}
+
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
+    memcpy(to, (const void *)(uintptr_t)from, bytes);
     return SUCCESS;
 }
 
