@@ -1,20 +1,26 @@
 /* plan_columns: see plan_columns.h. */
 #include "client/plan_columns.h"
 #include "client/batch.h"
+#include "proto/frame.h"
 #include "proto/message.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
 
 #define PLAN_MESSAGE_BYTES_MAX ((size_t)128 << 20)
-#define PLAN_HEAD              6u /* numbers before those of the ranks */
+#define PLAN_HEAD              2u /* numbers before those of the ranks */
 #define PLAN_RANK              3u /* of each rank */
 #define PLAN_DOCUMENT          7u /* of each document */
 #define PLAN_FRAGMENT          4u
 
 struct ballast_plan {
+    struct ballast_plan_head head;
     struct arena message;
-    struct batch batch; /* of which plan and rows are filled */
+    struct batch batch; /* of which plan, rows and slot are filled; no mapping is held */
+    struct error why;
     bool read;
 };
 
@@ -37,6 +43,140 @@ void ballast_plan_destroy(struct ballast_plan *plan) {
         arena_deinit(&plan->message);
         free(plan);
     }
+}
+
+const struct ballast_plan_head *ballast_plan_head(const struct ballast_plan *plan) {
+    return &plan->head;
+}
+
+int ballast_plan_why(const struct ballast_plan *plan, char *why, size_t why_bytes) {
+    (void)snprintf(why, why_bytes, "%s", plan->why.text);
+    return plan->why.code;
+}
+
+/* Whether a column has a number that does not fit int64_t; the daemon has none. */
+static bool plan_overflows(const struct ballast_batch *view) {
+    uint64_t bits = 0;
+    for (uint32_t i = 0; i < view->document_count; i++) {
+        const struct ballast_document *document = &view->documents[i];
+        bits |= document->document | document->nominal_step | document->epoch;
+    }
+    return bits > INT64_MAX;
+}
+
+static void plan_set_head(struct ballast_plan_head *head, const struct message_batch *message,
+                          const uint8_t *begin) {
+    *head = (struct ballast_plan_head){
+        .step = message->step,
+        .dp = message->dp,
+        .index = message->index,
+        .micro_batches = message->micro_batches,
+        .slab_offset = message->slab_offset,
+        .slab_bytes = message->slab_bytes,
+        .slot_generation = message->slot_generation,
+        .payload_hash = message->payload_hash,
+        .loss_denominator = message->loss_denominator,
+        .label_tokens = message->label_tokens,
+        .pool_at = message->pool == NULL ? 0 : (uint64_t)(message->pool - begin),
+        .pool_bytes = message->pool_bytes,
+    };
+    memcpy(head->plan_digest, message->digest, sizeof head->plan_digest);
+}
+
+/* Where the slot lies, if it is within the slab and as long as the plan says. */
+static const uint8_t *plan_slot(const struct ballast_plan_stream *stream,
+                                const struct ballast_plan_head *head) {
+    uint64_t offset = head->slab_offset, bytes = head->slab_bytes;
+    if (stream->slab == NULL || bytes != head->slot_tokens * stream->token_bytes ||
+        offset % MAPPING_SLOT_HEADER_BYTES != 0 || offset > stream->slab_bytes ||
+        stream->slab_bytes - offset < MAPPING_SLOT_HEADER_BYTES ||
+        stream->slab_bytes - offset - MAPPING_SLOT_HEADER_BYTES < bytes) {
+        return NULL;
+    }
+    return stream->slab + offset;
+}
+
+void ballast_plan_place(struct ballast_plan *plan, const void *slot) {
+    plan->batch.slot = slot;
+    plan->batch.rows.tokens = slot == NULL ? NULL : plan->batch.slot + MAPPING_SLOT_HEADER_BYTES;
+}
+
+static int plan_read_plan(struct ballast_plan *plan, const struct ballast_plan_stream *stream,
+                          const struct message_batch *message) {
+    struct ballast_plan_head *head = &plan->head;
+    struct batch *batch = &plan->batch;
+    uint64_t successors = 0;
+    arena_reset(&plan->message);
+    int code = batch_read_plan(batch, message->plan, message->plan_bytes, &plan->message,
+                               stream->tokens_max, stream->ranks, stream->rank, &successors,
+                               &plan->why);
+    if (code < 0) {
+        return code;
+    }
+    if (plan_overflows(&batch->view)) {
+        return error_set(&plan->why, -EPROTO,
+                         "a document's number of 64 bits where none is that large");
+    }
+    head->tokens = batch->slot_tokens;
+    head->slot_tokens = batch->slot_tokens + successors;
+    head->layout = batch->view.layout;
+    head->exchange = batch->view.exchange;
+    head->rows = batch->view.rows;
+    head->pad_rows = batch->view.pad_rows;
+    batch->slot_generation = head->slot_generation;
+    batch->rows.token_bytes = stream->token_bytes;
+    ballast_plan_place(plan, plan_slot(stream, head));
+    return 0;
+}
+
+int ballast_plan_read(struct ballast_plan *plan, const struct ballast_plan_stream *stream,
+                      const uint8_t *message, size_t bytes) {
+    struct message_batch parts;
+    plan->read = false;
+    if (!message_read_batch(message, bytes, &parts)) {
+        return BALLAST_PLAN_OTHER;
+    }
+    plan_set_head(&plan->head, &parts, message);
+    plan->read = plan_read_plan(plan, stream, &parts) == 0;
+    return plan->read ? BALLAST_PLAN_BATCH : BALLAST_PLAN_REFUSED;
+}
+
+/* 1 with bytes in the buffer, 0 without, also at the end of the connection, or -errno. */
+static int plan_receive(struct ballast_plan_stream *stream, bool *ended) {
+    stream->begin = stream->end = 0;
+    ssize_t got = recv(stream->fd, stream->buffer, stream->capacity, MSG_DONTWAIT);
+    if (got < 0) {
+        return errno == EAGAIN || errno == EINTR ? 0 : -errno;
+    }
+    *ended = got == 0;
+    stream->end = (uint64_t)got;
+    return got > 0;
+}
+
+int ballast_plan_next(struct ballast_plan *plan, struct ballast_plan_stream *stream) {
+    struct frame_header header;
+    bool ended = false;
+    int code = stream->begin < stream->end ? 1 : plan_receive(stream, &ended);
+    if (code <= 0) {
+        return code < 0 ? code : ended ? BALLAST_PLAN_OTHER : BALLAST_PLAN_NOTHING;
+    }
+    uint64_t at = stream->begin + FRAME_HEADER_BYTES;
+    if (at > stream->end) {
+        return BALLAST_PLAN_OTHER;
+    }
+    frame_header_decode(stream->buffer + stream->begin, &header);
+    if (header.type != FRAME_DATA || header.flags != 0 || header.stream != stream->id ||
+        header.length > stream->end - at) {
+        return BALLAST_PLAN_OTHER;
+    }
+    code = ballast_plan_read(plan, stream, stream->buffer + at, header.length);
+    if (code != BALLAST_PLAN_OTHER) {
+        struct ballast_plan_head *head = &plan->head;
+        head->pool_at += head->pool_at > 0 ? at : 0;
+        stream->begin = at + header.length;
+        head->left = stream->end - stream->begin;
+    }
+    return code;
 }
 
 static void plan_write_documents(const struct ballast_batch *view, int64_t *out) {
@@ -66,35 +206,24 @@ static void plan_write_fragments(const struct ballast_batch *view, size_t count,
     }
 }
 
-/* Whether a column has a number that does not fit int64_t; the daemon has none. */
-static bool plan_overflows(const struct ballast_batch *view) {
-    uint64_t bits = 0;
-    for (uint32_t i = 0; i < view->document_count; i++) {
-        const struct ballast_document *document = &view->documents[i];
-        bits |= document->document | document->nominal_step | document->epoch;
-    }
-    return bits > INT64_MAX;
-}
-
-static int64_t plan_write(const struct ballast_plan *plan, uint64_t slot_tokens, int64_t *out,
-                          size_t capacity) {
+int64_t ballast_plan_columns(const struct ballast_plan *plan, int64_t *out, size_t *capacity) {
     const struct ballast_batch *view = &plan->batch.view;
     size_t fragments = 0;
+    if (!plan->read) {
+        return -EINVAL;
+    }
     for (uint32_t rank = 0; rank < view->group_ranks; rank++) {
         fragments += view->shards[rank].fragment_count;
     }
     size_t documents_at = PLAN_HEAD + (size_t)PLAN_RANK * view->group_ranks;
     size_t fragments_at = documents_at + (size_t)PLAN_DOCUMENT * view->document_count;
     size_t end = fragments_at + PLAN_FRAGMENT * fragments;
-    if (end > capacity) {
+    if (out == NULL || end > *capacity) {
+        *capacity = end;
         return -ENOBUFS;
     }
-    out[0] = (int64_t)plan->batch.slot_tokens;
-    out[1] = (int64_t)slot_tokens;
-    out[2] = view->layout;
-    out[3] = view->exchange;
-    out[4] = view->document_count;
-    out[5] = (int64_t)fragments;
+    out[0] = view->document_count;
+    out[1] = (int64_t)fragments;
     for (uint32_t rank = 0; rank < view->group_ranks; rank++) {
         const struct ballast_shard *shard = &view->shards[rank];
         int64_t *to = out + PLAN_HEAD + (size_t)PLAN_RANK * rank;
@@ -107,41 +236,39 @@ static int64_t plan_write(const struct ballast_plan *plan, uint64_t slot_tokens,
     return (int64_t)end;
 }
 
-int64_t ballast_plan_read(struct ballast_plan *plan, const uint8_t *message, size_t bytes,
-                          const struct ballast_plan_job *job, int64_t *out, size_t capacity,
-                          char *why, size_t why_bytes) {
-    struct error error = {0};
-    uint64_t successors = 0;
-    plan->read = false;
-    arena_reset(&plan->message);
-    int code = batch_read_plan(&plan->batch, message, bytes, &plan->message, job->tokens_max,
-                               job->ranks, job->rank, &successors, &error);
-    if (code == 0 && plan_overflows(&plan->batch.view)) {
-        code = error_set(&error, -EPROTO,
-                         "a document's number of 64 bits where none is that large");
-    }
-    if (code < 0) {
-        (void)snprintf(why, why_bytes, "%s", error.text);
-        return code;
-    }
-    plan->read = true;
-    return plan_write(plan, plan->batch.slot_tokens + successors, out, capacity);
-}
-
 int ballast_plan_gather(const struct ballast_plan *plan, enum ballast_column column,
-                        enum ballast_type type, const void *slot, uint32_t token_bytes, void *out) {
+                        enum ballast_type type, void *out) {
     if (!plan->read) {
         return -EINVAL;
     }
-    struct gather_rows rows = plan->batch.rows;
-    rows.tokens = slot;
-    rows.token_bytes = token_bytes;
-    if (column == BALLAST_POSITIONS) {
-        gather_positions(&rows, type, out);
-    } else if (column == BALLAST_TOKENS) {
-        gather_tokens(&rows, type, out);
-    } else {
-        gather_labels(&rows, type, out);
+    int64_t rows = batch_gather(&plan->batch, column, type, out, (size_t)plan->batch.view.rows);
+    return rows < 0 ? (int)rows : 0;
+}
+
+int ballast_plan_release(const struct ballast_plan *plan, struct ballast_plan_stream *stream) {
+    Ballast__V1__StreamRequest request = BALLAST__V1__STREAM_REQUEST__INIT;
+    Ballast__V1__BatchId id = BALLAST__V1__BATCH_ID__INIT;
+    Ballast__V1__BatchId *released[] = {&id};
+    id.step = plan->head.step;
+    id.dp = (uint32_t)plan->head.dp;
+    id.index = (uint32_t)plan->head.index;
+    request.credits = 1;
+    request.released = released;
+    request.n_released = 1;
+    request.waited_ns = &stream->waited_ns;
+    request.n_waited_ns = 1;
+    size_t bytes = protobuf_c_message_get_packed_size(&request.base);
+    assert(FRAME_HEADER_BYTES + bytes <= sizeof stream->frame);
+    const struct frame_header header = {
+        .length = (uint32_t)bytes, .stream = stream->id, .type = FRAME_DATA};
+    frame_header_encode(&header, stream->frame);
+    (void)protobuf_c_message_pack(&request.base, stream->frame + FRAME_HEADER_BYTES);
+    stream->frame_bytes = (uint32_t)(FRAME_HEADER_BYTES + bytes);
+    ssize_t sent = send(stream->fd, stream->frame, stream->frame_bytes,
+                        MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+        return -1;
     }
-    return 0;
+    stream->waited_ns = 0;
+    return (int)(stream->frame_bytes - (uint32_t)sent);
 }

@@ -1,5 +1,6 @@
 /* plan_columns: what a client in another language takes from libballast, where it is there, to be
- * as fast: a plan's bytes to columns of integers, checked as batch.h says, and the gather.
+ * as fast: the batches of its stream in one call each, read and checked as batch.h says, the
+ * gather, and the release.
  *
  * Not for trainers in C, which have ballast.h; the Python client finds these functions by name.
  * They may change with BALLAST_PLAN_VERSION, which a caller compares before it calls anything else.
@@ -9,9 +10,10 @@
 
 #include "client/ballast.h"
 
-#define BALLAST_PLAN_VERSION 1u
+#define BALLAST_PLAN_VERSION     2u
+#define BALLAST_PLAN_FRAME_BYTES 64u
 
-struct ballast_plan; /* memory for one plan at a time; one thread at a time */
+struct ballast_plan; /* memory for one batch at a time; one thread at a time */
 
 uint32_t ballast_plan_version(void);
 
@@ -19,28 +21,80 @@ uint32_t ballast_plan_version(void);
 struct ballast_plan *ballast_plan_create(void);
 void ballast_plan_destroy(struct ballast_plan *plan);
 
-/* What the plan must agree with. */
-struct ballast_plan_job {
+/* The caller's: one stream, what its batches must agree with, and where their slots can be. */
+struct ballast_plan_stream {
     uint64_t tokens_max;
-    uint32_t ranks; /* of the context-parallel group */
-    uint32_t rank;  /* the reader's place in it */
+    uint32_t ranks;      /* of the context-parallel group */
+    uint32_t rank;       /* the reader's place in it */
+    const uint8_t *slab; /* as mapped, NULL without */
+    uint64_t slab_bytes;
+    uint32_t token_bytes; /* 2 or 4 */
+    int32_t fd;           /* connected socket */
+    uint32_t id;          /* of the stream, as in its frames */
+    uint32_t frame_bytes;
+    uint8_t *buffer; /* what was received; `capacity` bytes */
+    uint64_t capacity;
+    uint64_t begin, end; /* what of it was not looked at */
+    uint64_t waited_ns;  /* to be told with the next release, which makes it 0 */
+    uint8_t frame[BALLAST_PLAN_FRAME_BYTES]; /* that was sent last, frame_bytes long */
 };
 
-/* Reads BatchEnvelope.plan, `bytes` long, without keeping pointers into it, and writes to `out`, of
- * `capacity` numbers (4 * bytes + 64 are enough):
- *   tokens, tokens of the slot with successors, layout, exchange, documents, fragments of all
- * ranks; rows, pad rows and fragments of each rank; dataset, document, offset, length,
- * document_length, nominal_step, epoch of all documents, a column after the other; document, start,
- * length, row of all fragments, likewise. Returns the numbers written. -EPROTO, with the
- * contradiction in `why`, -ENOMEM, -ENOBUFS. */
-int64_t ballast_plan_read(struct ballast_plan *plan, const uint8_t *message, size_t bytes,
-                          const struct ballast_plan_job *job, int64_t *out, size_t capacity,
-                          char *why, size_t why_bytes);
+/* Numbers of a batch, in the machine's byte order. */
+struct ballast_plan_head {
+    uint64_t step, dp, index, micro_batches;
+    uint64_t slab_offset, slab_bytes, slot_generation, payload_hash;
+    uint64_t loss_denominator, label_tokens;
+    uint8_t plan_digest[16];
+    uint64_t left;                /* bytes behind it in the buffer */
+    uint64_t pool_at, pool_bytes; /* where in the buffer or message, 0 without one */
+    /* of the plan */
+    uint64_t tokens, slot_tokens; /* with successors */
+    uint64_t layout, exchange;
+    uint64_t rows, pad_rows; /* of the reader */
+};
 
-/* Fills `out` with a column of the reader's rows, as ballast_gather does but for what only a caller
- * can know: that `out` has room for them, and that `slot` are the slot's bytes, `token_bytes` for a
- * token, aligned to that. Positions need no slot. 0, or -EINVAL for a plan that was not read. */
+enum ballast_plan_found {
+    BALLAST_PLAN_NOTHING = 0, /* nothing has come */
+    BALLAST_PLAN_BATCH = 1,   /* it is in `plan`, until the next one is read there */
+    BALLAST_PLAN_REFUSED = 2, /* the same, but for its plan, of which ballast_plan_why says why */
+    BALLAST_PLAN_OTHER = 3, /* for the caller to look at, or to wait for its rest: an event that is
+                               no batch, or not written as plainly as the daemon does */
+};
+
+/* Takes the next batch out of the buffer, after receiving once without waiting if nothing is in
+ * there. Of BALLAST_PLAN_OTHER everything is left in the buffer. Negative errno of a connection
+ * that was lost; its end is BALLAST_PLAN_OTHER with an empty buffer. */
+int ballast_plan_next(struct ballast_plan *plan, struct ballast_plan_stream *stream);
+
+/* The same of one StreamEnvelope, however it came; never BALLAST_PLAN_NOTHING. No pointers into it
+ * are kept. */
+int ballast_plan_read(struct ballast_plan *plan, const struct ballast_plan_stream *stream,
+                      const uint8_t *message, size_t bytes);
+
+/* Where the numbers of whatever is read are; fixed for the life of `plan`. */
+const struct ballast_plan_head *ballast_plan_head(const struct ballast_plan *plan);
+
+/* Why the last batch was refused: -EPROTO or -ENOMEM, and the contradiction. */
+int ballast_plan_why(const struct ballast_plan *plan, char *why, size_t why_bytes);
+
+/* Writes the plan to `out`: documents, and fragments of all ranks; rows, pad rows and fragments of
+ * each rank; dataset, document, offset, length, document_length, nominal_step, epoch of all
+ * documents, a column after the other; document, start, length, row of all fragments, likewise.
+ * Returns the numbers; -ENOBUFS, also for NULL, where *capacity is made what they need; -EINVAL
+ * without a batch. */
+int64_t ballast_plan_columns(const struct ballast_plan *plan, int64_t *out, size_t *capacity);
+
+/* The slot of what was read is here instead: its header and then as many bytes as the documents
+ * need, aligned to 8, for as long as it is gathered from. */
+void ballast_plan_place(struct ballast_plan *plan, const void *slot);
+
+/* Fills `out`, which has room for the reader's rows, as ballast_gather does. 0; -EINVAL without a
+ * batch, or with one that has no slot within the slab; -ESTALE for a slot that was reused. */
 int ballast_plan_gather(const struct ballast_plan *plan, enum ballast_column column,
-                        enum ballast_type type, const void *slot, uint32_t token_bytes, void *out);
+                        enum ballast_type type, void *out);
+
+/* Sends the release of the batch with its credit, and what the rank waited for one. Returns how
+ * many of stream->frame's last bytes the caller has to send yet, mostly 0; -1: nothing was sent. */
+int ballast_plan_release(const struct ballast_plan *plan, struct ballast_plan_stream *stream);
 
 #endif

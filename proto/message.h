@@ -32,6 +32,20 @@ size_t message_wire_bytes_max(const struct step_plan *plan, uint32_t micro_batch
 Ballast__V1__MicroBatch *message_read_micro_batch(struct arena *arena, const uint8_t *bytes,
                                                   size_t count);
 
+/* BatchEnvelope as it stands in the message: digest (16 bytes), plan and pool are borrowed. */
+struct message_batch {
+    uint64_t step;
+    uint32_t dp, index, micro_batches;
+    uint64_t slab_offset, slab_bytes, slot_generation, payload_hash;
+    uint64_t loss_denominator, label_tokens;
+    const uint8_t *digest, *plan, *pool; /* pool NULL without one */
+    size_t plan_bytes, pool_bytes;
+};
+
+/* Reads a StreamEnvelope that is a batch with an id, a plan and a digest, each field once, whatever
+ * else a later version adds. False for everything else, which protobuf_c_message_unpack is for. */
+bool message_read_batch(const uint8_t *bytes, size_t count, struct message_batch *out);
+
 /* Micro-batches [first, first + count) as far as the plan has them, with everything else of
  * StepPlan but the pools. */
 Ballast__V1__StepPlan *message_step_plan(struct arena *arena, const struct step_plan *plan,

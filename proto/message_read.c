@@ -1,11 +1,15 @@
 /* message_read: a micro-batch out of its wire bytes, see message.h. As protobuf_c_message_unpack
  * would, but all messages of a kind in one array: ranks read thousands of documents and fragments
- * with each batch. Whatever the bytes are, nothing is read beyond them. */
+ * with each batch. And the envelope around it, read where it stands. Whatever the bytes are,
+ * nothing is read beyond them. */
 #include "proto/message.h"
 
 #include <assert.h>
 
 enum { READ_VARINT = 0, READ_EIGHT = 1, READ_BYTES = 2, READ_FOUR = 5 };
+
+#define READ_ENVELOPE_FIELDS 11u
+#define READ_DIGEST_BYTES    16u
 
 struct span {
     const uint8_t *at, *end;
@@ -261,4 +265,64 @@ Ballast__V1__MicroBatch *message_read_micro_batch(struct arena *arena, const uin
         return NULL;
     }
     return out;
+}
+
+/* Field 1 and nothing else. */
+static bool read_only(struct span *in) {
+    struct field field;
+    if (read_field(in, &field) <= 0 || field.number != 1 || field.kind != READ_BYTES ||
+        in->at != in->end) {
+        return false;
+    }
+    *in = field.span;
+    return true;
+}
+
+/* fields[n] is field n; `found` has bit n where it was there. */
+static bool read_envelope(struct span in, struct field *fields, uint32_t *found) {
+    static const uint32_t whole = 1u << 1 | 1u << 2 | 1u << 3 | 1u << 8;
+    struct field field;
+    int more;
+    while ((more = read_field(&in, &field)) > 0) {
+        if (field.number > READ_ENVELOPE_FIELDS) {
+            continue;
+        }
+        uint32_t bit = 1u << field.number;
+        if ((*found & bit) != 0 || field.kind != ((whole & bit) != 0 ? READ_BYTES : READ_VARINT)) {
+            return false;
+        }
+        *found |= bit;
+        fields[field.number] = field;
+    }
+    return more == 0;
+}
+
+bool message_read_batch(const uint8_t *bytes, size_t count, struct message_batch *out) {
+    struct span in = {bytes, count > 0 ? bytes + count : bytes}; /* no offset to NULL */
+    struct field fields[READ_ENVELOPE_FIELDS + 1] = {0};
+    uint32_t found = 0, needed = 1u << 1 | 1u << 2 | 1u << 8;
+    uint64_t id[4];
+    if (!read_only(&in) || !read_envelope(in, fields, &found) || (found & needed) != needed ||
+        !read_numbers(fields[1].span, id, 3) ||
+        fields[8].span.end - fields[8].span.at != READ_DIGEST_BYTES) {
+        return false;
+    }
+    *out = (struct message_batch){
+        .step = id[1],
+        .dp = (uint32_t)id[2],
+        .index = (uint32_t)id[3],
+        .micro_batches = (uint32_t)fields[11].value,
+        .slab_offset = fields[4].value,
+        .slab_bytes = fields[5].value,
+        .slot_generation = fields[6].value,
+        .payload_hash = fields[7].value,
+        .loss_denominator = fields[9].value,
+        .label_tokens = fields[10].value,
+        .digest = fields[8].span.at,
+        .plan = fields[2].span.at,
+        .plan_bytes = (size_t)(fields[2].span.end - fields[2].span.at),
+        .pool = fields[3].span.at,
+        .pool_bytes = (size_t)(fields[3].span.end - fields[3].span.at),
+    };
+    return true;
 }

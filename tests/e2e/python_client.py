@@ -56,6 +56,16 @@ def common_world():
 common = []
 
 
+@contextlib.contextmanager
+def library(native):
+    """Clients that are opened have libballast, or not."""
+    before, os.environ["BALLAST_LIBRARY"] = os.environ["BALLAST_LIBRARY"], LIBRARY if native else "none"
+    try:
+        yield
+    finally:
+        os.environ["BALLAST_LIBRARY"] = before
+
+
 def c_columns(world, steps, places, **options):
     """{place: {(step, index): columns}} as ballast-rank dumps them; nothing is committed."""
     ranks = [world.rank(*place, steps=steps, dump=world.dir, commit_every=0, **options) for place in places]
@@ -74,9 +84,7 @@ def python_columns(world, steps, places, native=True, forms=False, **options):
     found = {}
     for dp, pp, cp, tp in places:
         mine = found[dp, pp, cp, tp] = {}
-        with ballast.Client(world.socket, dp=dp, pp=pp, cp=cp, tp=tp, start=(0, 0), **options) as client:
-            assert client.library is not None
-            client.library = client.library if native else None
+        with library(native), ballast.Client(world.socket, dp=dp, pp=pp, cp=cp, tp=tp, start=(0, 0), **options) as client:
             for step in client:
                 for batch in step:
                     if forms:

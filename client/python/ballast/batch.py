@@ -6,16 +6,18 @@ that sends nonsense is a ProtocolError.
 
 from __future__ import annotations
 
+import ctypes
 import enum
+import struct
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 from . import pool
 from .columns import Table, numpy
 from .errors import DataLoss, InvalidArgument, ProtocolError, Released, Stale
 from .gather import destination, new
-from .plan import Shard, impossible
-from .plan import read as read_plan
+from .native import ESTALE, ITEM_BYTES, first_byte
+from .plan import Plan, Shard, impossible
 from .slab import SLOT_HEADER_BYTES, Slab
 from .varlen import Varlen
 
@@ -27,6 +29,12 @@ except ImportError:  # then payload hashes are not compared
 if TYPE_CHECKING:
     from .client import Client
     from .link import Job
+
+
+ndarray = None if numpy is None else numpy.ndarray
+_GENERATION = struct.Struct("<Q")
+_HEAD = ("micro_batches", "slab_offset", "slab_bytes", "slot_generation", "payload_hash", "loss_denominator", "label_tokens",
+         "plan_digest")
 
 
 class Layout(enum.IntEnum):
@@ -45,6 +53,33 @@ class Exchange(enum.IntEnum):
     ALL_TO_ALL = 3
 
 
+def _column(column: str, number: int) -> Callable[..., Any]:
+    """Batch's method for it: one call of libballast, where that is there and takes the array."""
+    free, c_number = column == "positions", ctypes.c_int(number)
+
+    def gather(self: "Batch", dtype: Any = "int32", out: Any = None) -> Any:
+        if not self.held or not self._client._usable:
+            self._check()
+        if not free and column not in self.parts:
+            raise InvalidArgument(f"{column} were not among parts")
+        plan, rows = self._plan, self.rows
+        result = new(rows, dtype) if out is None else out
+        if plan.fill is None or type(result) is not ndarray or result.ndim != 1 or len(result) < rows:
+            return self._gather(column, result, out)
+        try:
+            code = plan.fill(plan.pointer, c_number, ITEM_BYTES[result.dtype], first_byte(result))
+        except (KeyError, TypeError, ValueError, BufferError):  # another type, strided, empty, or not to be written
+            return self._gather(column, result, out)
+        if code == 0:
+            return result if len(result) == rows else result[:rows]
+        if code == ESTALE:
+            self._stale()
+        return self._gather(column, result, out)
+
+    gather.__name__, gather.__doc__ = column, f"gather(\"{column}\")"
+    return gather
+
+
 class Batch(Varlen):
     """One micro-batch, held until `release` (or the end of a `with`, or the next turn of a loop).
 
@@ -61,35 +96,46 @@ class Batch(Varlen):
     waited                seconds that `next` waited for it
     """
 
-    def __init__(self, client: "Client", message: Dict[str, Any], job: "Job", slab: Optional[Slab], cp: int,
-                 slot_wanted: bool, fetches: bool = False):
-        if message["id"] is None or len(message["plan_digest"]) != 16:
-            raise impossible("id, plan, sharding or digest is missing")
-        plan = read_plan(message["plan"], job.tokens_max, job.cp, cp, client.library)
+    waited = 0.0
+    pool: Optional[pool.Pool] = None
+    held = True
+    _plan: Any = None
+    _views: Sequence[Any] = ()
+    _slab: Optional[Slab] = None  # where the slot is: its header at _offset, then _slot_bytes
+    _copy: Optional[bytearray] = None  # the same of a slot that is fetched
+    _missing = 0  # bytes of it still to come
+    _seen: Any = None  # as an array, once it was asked for
+
+    def __init__(self, client: "Client", head: Tuple[Any, ...], plan: Any, part: Optional[Dict[str, Any]], job: "Job",
+                 slab: Optional[Slab], fetches: bool = False):
+        """`head` are the numbers of `read` or of native.Reader."""
+        (self.step, self.dp, self.index, self.micro_batches, self._offset, self._slot_bytes, self._slot_generation,
+         self._payload_hash, self.loss_denominator, self.label_tokens, self.plan_digest, _, _, _, self.tokens_total,
+         slot_tokens, self.layout, self.exchange, self.rows, self.pad_rows) = head
+        options = client.options
         self._client = client
-        self.parts = client.options.parts
-        self.step: int = message["id"]["step"]
-        self.dp: int = message["id"]["dp"]
-        self.index: int = message["id"]["index"]
-        self.plan_digest: bytes = message["plan_digest"]
-        self.layout: int = plan.layout
-        self.exchange: int = plan.exchange
-        self.loss_denominator: int = message["loss_denominator"]
-        self.label_tokens: int = message["label_tokens"]
-        self.micro_batches: int = message["micro_batches"] or job.micro_batches
-        self.waited = 0.0
-        self.tokens_total: int = plan.tokens
-        self.group_rank = cp
-        self.group_ranks = job.cp
-        self.rows: int = plan.rows
-        self.pad_rows: int = plan.pad_rows
-        self.pool = pool.read(message["pool"], self.dp, self.index, plan.tokens, cp, job.cp, job)
         self._plan = plan
-        self._views: List[Any] = []
-        self._place(message, slab, job.token_bytes, slot_wanted, fetches)
-        self.held = True
-        self.connection = 0
-        self.generation = 0
+        self._job = job
+        self.parts = options.parts
+        self.group_rank = options.cp
+        self.group_ranks = job.cp
+        self.connection = client._link.connections
+        self.generation = job.generation
+        if self.micro_batches == 0:
+            self.micro_batches = job.micro_batches
+        if part is not None:
+            self.pool = pool.read(part, self.dp, self.index, self.tokens_total, options.cp, job.cp, job)
+        size, offset = self._slot_bytes, self._offset
+        if (slab is not None and 0 < size == slot_tokens * job.token_bytes and offset % SLOT_HEADER_BYTES == 0
+                and offset + SLOT_HEADER_BYTES + size <= slab.size):
+            self._slab = slab
+        else:
+            self._place(slot_tokens * job.token_bytes, slab, options.wants_slots, fetches)
+
+    def __del__(self) -> None:
+        plan = self._plan
+        if plan is not None and plan.free is not None:
+            plan.free.append(plan)
 
     @property
     def documents(self) -> Table:  # type: ignore[override]
@@ -103,44 +149,43 @@ class Batch(Varlen):
     def fragments(self) -> Table:  # type: ignore[override]
         return self._plan.fragments
 
-    def _place(self, message: Dict[str, Any], slab: Optional[Slab], token_bytes: int, wanted: bool,
-               fetches: bool) -> None:
-        """Finds the slot, if there is one; what is to be fetched gets its memory here."""
-        size, offset = message["slab_bytes"], message["slab_offset"]
-        self._slab: Optional[Slab] = None
-        self._slot: Any = None
-        self._offset = offset
-        self._slot_generation = message["slot_generation"]
-        self._payload_hash = message["payload_hash"]
-        self._missing = 0  # bytes still to be fetched
+    def _place(self, expected: int, slab: Optional[Slab], wanted: bool, fetches: bool) -> None:
+        """Judges a slot that is not in the slab; what is to be fetched gets its memory here."""
+        size = self._slot_bytes
         if size == 0:
             if wanted and self.tokens_total > 0:
                 raise impossible("no slot, though tokens were asked for")
-            return
-        if slab is None and not (fetches and wanted):
+        elif slab is None and not (fetches and wanted):
             if wanted:
                 raise impossible("a slot without a slab")
-            return
-        if size != self._plan.slot_tokens * token_bytes:
+        elif size != expected:
             raise impossible("its slot is not as long as its documents")
-        if slab is None:
-            self._copy = bytearray(size)
-            self._missing = size
-            bytes_ = memoryview(self._copy).toreadonly()
-        elif offset % SLOT_HEADER_BYTES != 0 or offset + SLOT_HEADER_BYTES + size > slab.size:
+        elif slab is None:
+            self._copy = bytearray(SLOT_HEADER_BYTES + size)
+            _GENERATION.pack_into(self._copy, 0, self._slot_generation)
+            self._offset, self._missing = 0, size
+            self._plan.place(self._copy)
+        else:
             raise impossible("its slot is not within the slab")
-        else:
-            self._slab = slab
-            bytes_ = slab.view[offset + SLOT_HEADER_BYTES:offset + SLOT_HEADER_BYTES + size]
-        if numpy is not None:
-            self._slot = numpy.frombuffer(bytes_, "<u2" if token_bytes == 2 else "<u4")
-        else:
-            self._slot = bytes_.cast("H" if token_bytes == 2 else "I")
+
+    @property
+    def _slot(self) -> Any:
+        """Its tokens with successors; None without one."""
+        memory = self._slab.view if self._slab is not None else self._copy
+        if self._seen is None and memory is not None:
+            begin = self._offset + SLOT_HEADER_BYTES
+            bytes_ = memoryview(memory)[begin:begin + self._slot_bytes].toreadonly()
+            if numpy is not None:
+                self._seen = numpy.frombuffer(bytes_, f"<u{self._job.token_bytes}")
+            else:
+                self._seen = bytes_.cast("H" if self._job.token_bytes == 2 else "I")
+        return self._seen
 
     def _fetched(self, payload: bytes) -> None:
         """The next bytes of a slot that comes over the connection."""
+        assert self._copy is not None
         if len(payload) > self._missing:
-            raise ProtocolError(f"the daemon sent more than the {len(self._copy)} bytes of its batch")
+            raise ProtocolError(f"the daemon sent more than the {self._slot_bytes} bytes of its batch")
         at = len(self._copy) - self._missing
         self._copy[at:at + len(payload)] = payload
         self._missing -= len(payload)
@@ -169,12 +214,13 @@ class Batch(Varlen):
         -100 at its end and on pad rows); "positions" (from the start of the part, 0 on pad rows). Into
         `out` where it is given: a flat array of int32 or int64 with room for the rows. Stale when the slot
         was reused under a client that was silent for longer than its lease; then the batch comes again."""
-        self._check()
-        if column not in ("tokens", "labels", "positions"):
+        gather = _GATHERS.get(column)
+        if gather is None:
             raise InvalidArgument(f"column {column} is none of tokens, labels, positions")
-        if column != "positions" and column not in self.parts:
-            raise InvalidArgument(f"{column} were not among parts")
-        result = new(self.rows, dtype) if out is None else out
+        return gather(self, dtype, out)
+
+    def _gather(self, column: str, result: Any, out: Any) -> Any:
+        """The same in Python."""
         into = destination(result, self.rows)
         if column == "positions":
             self._plan.gather(column, None, into)
@@ -186,14 +232,9 @@ class Batch(Varlen):
             self._check_slot()
         return result if out is None or numpy is None else into
 
-    def tokens(self, dtype: Any = "int32", out: Any = None) -> Any:
-        return self.gather("tokens", dtype, out)
-
-    def labels(self, dtype: Any = "int32", out: Any = None) -> Any:
-        return self.gather("labels", dtype, out)
-
-    def positions(self, dtype: Any = "int32", out: Any = None) -> Any:
-        return self.gather("positions", dtype, out)
+    tokens = _column("tokens", 1)
+    labels = _column("labels", 2)
+    positions = _column("positions", 3)
 
     def check(self) -> None:
         """Raises Stale if the slot was reused; call it after reading a view. The batch then comes again,
@@ -203,9 +244,12 @@ class Batch(Varlen):
 
     def _check_slot(self) -> None:
         if self._reused():
-            self._client._rewind(self)
-            raise Stale(f"the slot of step {self.step}, index {self.index} was reused, as this rank was too "
-                        "slow; release it, it comes again")
+            self._stale()
+
+    def _stale(self) -> NoReturn:
+        self._client._rewind(self)
+        raise Stale(f"the slot of step {self.step}, index {self.index} was reused, as this rank was too slow; "
+                    "release it, it comes again")
 
     def view(self) -> Any:
         """The tokens of the whole micro-batch where they lie, in document order, without a copy: a
@@ -217,10 +261,10 @@ class Batch(Varlen):
             raise InvalidArgument("this batch has no tokens here: none were among parts, or it is empty")
         view = self._slot[:self.tokens_total]
         if numpy is None:
-            self._views.append(view)
+            self._views = [*self._views, view]
         else:
             view = numpy.frombuffer(memoryview(view), view.dtype)  # the base of all that is sliced from it
-            self._views.append(weakref.ref(view))
+            self._views = [*self._views, weakref.ref(view)]
         return view
 
     @property
@@ -230,20 +274,27 @@ class Batch(Varlen):
 
     def release(self) -> None:
         """The batch is no longer needed: its credit brings another."""
-        self._check()
-        self._client._release(self)
+        client = self._client
+        if not self.held or not client._usable:
+            self._check()
+        self.held = False
+        if self._views and self.viewed:
+            client._lingering = True
+        else:
+            client._give_back(self)
 
     def _let_go(self) -> None:
         """Its slot is not this batch's any more."""
-        for view in self._views if numpy is None else ():
-            view.release()
-        self._views = []
-        self._slab = self._slot = None
-        self._plan.let_go()
+        if self._views:
+            for view in self._views if numpy is None else ():
+                view.release()
+            self._views = ()
+        self._slab = self._copy = self._seen = None
 
     def __getstate__(self) -> Dict[str, Any]:
-        """What is pickled knows its plan, and is released."""
-        return {**self.__dict__, "_client": None, "_slab": None, "_slot": None, "_views": [], "held": False}
+        """What is pickled or copied knows its plan, and is released."""
+        return {**self.__dict__, "_client": None, "_plan": self._plan.copied(), "_slab": None, "_copy": None, "_seen": None,
+                "_views": (), "held": False}
 
     def __enter__(self) -> "Batch":
         return self
@@ -255,3 +306,16 @@ class Batch(Varlen):
     def __repr__(self) -> str:
         return (f"<ballast.Batch step {self.step} dp {self.dp} index {self.index}: {self.rows} rows, "
                 f"{len(self.documents)} documents{'' if self.held else ', released'}>")
+
+
+_GATHERS = {"tokens": Batch.tokens, "labels": Batch.labels, "positions": Batch.positions}
+
+
+def read(message: Dict[str, Any], job: "Job", rank: int) -> Tuple[Tuple[Any, ...], Any]:
+    """Head and plan of a BatchEnvelope, by Python alone."""
+    identity = message["id"]
+    if identity is None or len(message["plan_digest"]) != 16:
+        raise impossible("id, plan, sharding or digest is missing")
+    plan = Plan(message["plan"], job.tokens_max, job.cp, rank)
+    return (identity["step"], identity["dp"], identity["index"], *(message[name] for name in _HEAD), 0, 0, 0, plan.tokens,
+            plan.slot_tokens, plan.layout, plan.exchange, plan.rows, plan.pad_rows), plan

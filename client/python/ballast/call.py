@@ -14,7 +14,7 @@ from collections import deque
 from typing import Any, Deque, Dict, Optional, Tuple
 
 from . import messages
-from .deadline import Deadline, after, wait
+from .deadline import Deadline, after, passed, wait
 from .dial import Credentials, dial
 from .errors import (Disconnected, Error, InvalidArgument, PermissionDenied, ProtocolError, TimedOut,
                      from_status)
@@ -26,6 +26,7 @@ SEND_TIMEOUT = 30.0
 READ_BYTES = 1 << 18
 
 _HEADER = struct.Struct(">IIBB")
+_HEADER_BYTES = _HEADER.size
 _TYPE_REQUEST, _TYPE_RESPONSE, _TYPE_DATA = 1, 2, 3
 _REMOTE_CLOSED, _REMOTE_OPEN, _NO_DATA = 1, 2, 4
 
@@ -39,22 +40,28 @@ class Channel:
 
     def __init__(self, address: str, known: Credentials = Credentials()):
         self.socket = dial(address, known)
+        self.sealed = isinstance(self.socket, ssl.SSLSocket)
         self.stream = 0  # id of the open stream, 0 without
+        self.direct: Any = None  # who may take frames of it from the socket and the buffer, and send some
         self._pending = 0  # id of the unary call that is waited for
         self._fetch = 0  # id of the call that is answered with messages
         self._next = 1
-        self._buffer = bytearray()
-        self._kept: Deque[Tuple[int, Frame]] = deque()
+        self.buffer = bytearray(READ_BYTES)
+        self._view = memoryview(self.buffer)
+        self.begin = self.end = 0  # what was read and not looked at
+        self.kept: Deque[Tuple[int, Frame]] = deque()
         self._kept_bytes = 0
         self._broken: Optional[Error] = None
 
     def close(self) -> None:
+        self.direct = None
         self.socket.close()
 
     def fileno(self) -> int:
         return self.socket.fileno()
 
-    def _break(self, error: Error) -> Error:
+    def lose(self, error: Error) -> Error:
+        self.direct = None
         self._broken = self._broken or error
         return error
 
@@ -63,22 +70,32 @@ class Channel:
             raise InvalidArgument(f"a message of {len(data)} bytes does not fit a frame of {DATA_BYTES_MAX}")
         if self._broken is not None:
             raise self._broken
-        rest = memoryview(_HEADER.pack(len(data), stream, kind, flags) + data)
-        deadline = after(SEND_TIMEOUT)
+        self.send_rest(_HEADER.pack(len(data), stream, kind, flags) + data)
+
+    def send_rest(self, rest: Any) -> None:
+        """Of a frame."""
         try:
-            while rest:
-                try:
-                    rest = rest[self.socket.send(rest):]
-                except _NOT_NOW:
+            sent = self._write(rest)
+            if sent < len(rest):
+                deadline, rest = after(SEND_TIMEOUT), memoryview(rest)[sent:]
+                while rest:
                     if not wait(self.fileno(), select.POLLOUT, deadline):
-                        raise self._break(TimedOut("the daemon reads nothing from the connection")) from None
+                        raise self.lose(TimedOut("the daemon reads nothing from the connection"))
+                    rest = rest[self._write(rest):]
+            rest = None
         except OSError as reason:
             if isinstance(reason, Error):
                 raise
-            raise self._break(Disconnected(f"connection to the daemon: {reason.strerror}")) from None
+            raise self.lose(Disconnected(f"connection to the daemon: {reason.strerror}")) from None
         finally:
-            if rest:
-                self._break(Disconnected("a message to the daemon was interrupted"))
+            if rest is not None:
+                self.lose(Disconnected("a message to the daemon was interrupted"))
+
+    def _write(self, data: Any) -> int:
+        try:
+            return self.socket.send(data)
+        except _NOT_NOW:
+            return 0
 
     def _request(self, service: str, method: str, payload: bytes, flags: int) -> int:
         stream = self._next
@@ -89,41 +106,56 @@ class Channel:
 
     def _next_frame(self) -> Optional[Tuple[int, Frame]]:
         """(stream, frame) out of what was read, None when it ends within one."""
-        if len(self._buffer) < _HEADER.size:
+        begin = self.begin + _HEADER_BYTES
+        if self.end < begin:
             return None
-        size, stream, kind, flags = _HEADER.unpack_from(self._buffer)
+        size, stream, kind, flags = _HEADER.unpack_from(self.buffer, self.begin)
         if (size > DATA_BYTES_MAX or kind not in (_TYPE_RESPONSE, _TYPE_DATA) or flags & ~7
                 or (flags & _NO_DATA and size > 0) or stream % 2 == 0 or stream >= self._next):
             raise ProtocolError("the connection does not follow the protocol; is this the socket of a "
                                 "ballastd of this version?")
-        if len(self._buffer) < _HEADER.size + size:
+        end = begin + size
+        if self.end < end:
+            if end - self.begin > len(self.buffer):
+                self._move(bytearray(_HEADER_BYTES + size))
             return None
-        data = bytes(memoryview(self._buffer)[_HEADER.size:_HEADER.size + size])
-        del self._buffer[:_HEADER.size + size]
-        return stream, (kind, flags, data)
+        self.begin = end
+        return stream, (kind, flags, bytes(self._view[begin:end]))
+
+    def _move(self, buffer: bytearray) -> None:
+        """What is left to the beginning of a buffer."""
+        left = self.end - self.begin
+        buffer[:left] = self._view[self.begin:self.end]
+        if buffer is not self.buffer:
+            self.buffer, self._view = buffer, memoryview(buffer)
+        self.begin, self.end = 0, left
 
     def _read(self, deadline: Deadline) -> bool:
         """More bytes into the buffer; False when the deadline passed."""
+        if self.begin == self.end:
+            self.begin = self.end = 0
+        elif self.end == len(self.buffer):
+            self._move(self.buffer)
         while True:
             try:
-                data = self.socket.recv(READ_BYTES)
+                count = self.socket.recv_into(self._view[self.end:] if self.end else self._view)
             except _NOT_NOW:
-                if not wait(self.fileno(), select.POLLIN, deadline):
+                if passed(deadline) or not wait(self.fileno(), select.POLLIN, deadline):
                     return False
                 continue
             except ssl.SSLError as reason:
                 raise PermissionDenied(f"the daemon refuses this side's certificate: {reason.reason or reason}") from None
             except OSError as reason:
                 raise Disconnected(f"connection to the daemon: {reason.strerror}") from None
-            if not data:
+            if count == 0:
                 raise Disconnected("the daemon closed the connection")
-            self._buffer += data
+            self.end += count
             return True
 
     def _take_kept(self, stream: int) -> Optional[Frame]:
-        for at, (kept, frame) in enumerate(self._kept):
+        for at, (kept, frame) in enumerate(self.kept):
             if kept == stream:
-                del self._kept[at]
+                del self.kept[at]
                 self._kept_bytes -= len(frame[2])
                 return frame
         return None
@@ -136,16 +168,16 @@ class Channel:
     def _keep(self, stream: int, frame: Frame) -> None:
         """Of a call or stream that is waited for; anything else is late and dropped."""
         if stream in (self.stream, self._pending, self._fetch):
-            self._kept.append((stream, frame))
+            self.kept.append((stream, frame))
             self._kept_bytes += len(frame[2])
             if self._kept_bytes > KEPT_BYTES_MAX:
                 raise ProtocolError("the daemon sent more than was asked for")
 
     def _take(self, stream: int, deadline: Deadline) -> Optional[Frame]:
         """The next frame of one stream; None when the deadline passed."""
-        frame = self._take_kept(stream)
+        frame = self._take_kept(stream) if self.kept else None
         while frame is None:
-            if self._broken is not None and not self._buffer:
+            if self._broken is not None and self.begin == self.end:
                 raise self._broken
             try:
                 found = self._next_frame()
@@ -159,7 +191,7 @@ class Channel:
                 else:
                     self._keep(*found)
             except Error as error:
-                raise self._break(error)
+                raise self.lose(error)
         return frame
 
     @staticmethod
@@ -214,27 +246,27 @@ class Channel:
         assert self.stream == 0
         self.stream = self._request(service, method, b"", _REMOTE_OPEN)
 
-    def stream_send(self, request: Schema, fields: Dict[str, Any]) -> None:
+    def stream_send(self, message: bytes) -> None:
         if self.stream == 0:
             raise Disconnected("the stream has ended")
-        self._send(self.stream, _TYPE_DATA, 0, encode(request, fields))
+        self._send(self.stream, _TYPE_DATA, 0, message)
 
     def stream_drop(self) -> None:
         """Forgets the open stream, if any: what comes of it is dropped."""
         self._forget(self.stream)
-        self.stream = 0
+        self.stream, self.direct = 0, None
 
-    def stream_next(self, message: Schema, deadline: Deadline) -> Optional[Dict[str, Any]]:
-        """The next message; None when the deadline passed. The end of the stream is raised."""
+    def stream_next(self, deadline: Deadline) -> Optional[bytes]:
+        """The next message, as it came; None when the deadline passed. The end of the stream is raised."""
         while self.stream:
             frame = self._take(self.stream, deadline)
             if frame is None:
                 return None
             kind, flags, data = frame
             if kind == _TYPE_RESPONSE:
-                self.stream = 0
+                self.stream, self.direct = 0, None
                 self._payload(data)
                 raise Disconnected("the daemon ended the stream")
             if not flags & _NO_DATA:
-                return decode(message, data)
+                return data
         raise Disconnected("the stream has ended")

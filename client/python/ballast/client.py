@@ -17,6 +17,7 @@ from typing import (Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, O
 
 from . import messages, native
 from .batch import Batch
+from .batch import read as read_batch
 from .deadline import Deadline, after
 from .dial import Credentials
 from .dial import credentials as make_credentials
@@ -24,7 +25,7 @@ from .errors import (Disagreement, Error, FailedPrecondition, Forked, InvalidArg
                      Stale)
 from .link import READY, SERVICE, Job, Link, Options
 from .version import __version__
-from .wire import Schema
+from .wire import Schema, decode, encode
 
 SOCKET = "/run/ballast/ballast.sock"
 CREDITS_MAX = 1024
@@ -188,18 +189,22 @@ class Client:
         self.library = native.find()[0]
         self._pid = os.getpid()
         self._link = Link(options)
+        self._reader: Optional[native.Reader] = None  # of the stream, with libballast
         self._stream_connection = -1  # number of the connection that the stream is open on
         self._generation: Optional[int] = None  # that this rank is of
         self._at = options.start  # position: the next batch, or, at micro_batches, the end of the step
         self._micro_batches = 0  # of this step, once a batch of it was seen
         self._digest = b""  # likewise
         self._ended: Optional[EndOfData] = None
-        self._last: Tuple[int, bytes] = (0, bytes(16))  # step of the last event, digest of the last end
+        self._last_step = 0  # of the last event
+        self._last_digest = bytes(16)  # of the last end of a step
         self._waited = 0.0
         self._waits: List[int] = []  # of batches taken since the daemon was told last, in nanoseconds
         self._batches: List[Batch] = []  # held, or with a view that is
+        self._lingering = False  # there are some of the second kind
         self._fetching: Optional[Batch] = None  # whose bytes are still to come
         self._closed = False
+        self._usable = True  # not closed, and in the process that opened it
         _clients.add(self)
 
     def __reduce__(self) -> Any:
@@ -218,10 +223,10 @@ class Client:
             batch.held = False
         self._batches = []
         self._link.close()
-        self._closed = True
+        self._closed, self._usable = True, False
 
     def _enter(self) -> None:
-        """Every call begins here."""
+        """Every call begins here, or with a look at `_usable`."""
         if self._pid != os.getpid():
             raise Forked(f"this client belongs to process {self._pid}; after fork, open one of its own")
         if self._closed:
@@ -239,7 +244,7 @@ class Client:
     @property
     def step(self) -> int:
         """Of the last event."""
-        return self._last[0]
+        return self._last_step
 
     def fileno(self) -> int:
         """For foreign event loops: poll it for reading, then call next(0) until it returns None. Changes
@@ -249,7 +254,8 @@ class Client:
     # connection
 
     def _held(self) -> int:
-        self._sweep()
+        if self._lingering:
+            self._sweep()
         return len(self._batches)
 
     def _streaming(self) -> bool:
@@ -275,12 +281,15 @@ class Client:
         channel.stream_open(SERVICE, "Stream")
         self._send({"credits": self.options.credits - self._held(), "from": begin, "reports_waits": True})
         self._stream_connection = self._link.connections
+        if self.library is not None:
+            self._reader = native.Reader(self.library, channel, job, self.options.cp, self._link.slab)
+            channel.direct = None if channel.sealed else self._reader
 
     def _send(self, request: Dict[str, Any]) -> None:
         """Tells the daemon what this rank waited, with what it is told anyway."""
         assert self._link.channel is not None
         waits, self._waits = self._waits, []
-        self._link.channel.stream_send(messages.STREAM_REQUEST, {**request, "waited_ns": waits})
+        self._link.channel.stream_send(encode(messages.STREAM_REQUEST, {**request, "waited_ns": waits}))
 
     def _moved(self, why: Error) -> Error:
         """The daemon has moved on without this rank: a new greeting says where to, for `job`."""
@@ -334,25 +343,43 @@ class Client:
             raise ProtocolError(f"the daemon changed its plan of step {self._at[0]} midway")
         self._digest = digest
 
-    def _take_batch(self, message: Dict[str, Any]) -> Optional[Batch]:
-        """None when its bytes are still to come."""
-        job, identity = self._link.job, message["id"]
-        assert job is not None and self._at is not None
-        micro_batches = message["micro_batches"] or job.micro_batches
-        if (identity is None or (identity["step"], identity["index"]) != self._at
-                or identity["dp"] != self.options.dp or identity["index"] >= micro_batches):
-            raise self._unexpected("batch", identity["step"] if identity else 0, identity["index"] if identity else 0)
+    def _take_batch(self, head: Tuple[Any, ...], plan: Any, pool: Optional[Dict[str, Any]]) -> Optional[Batch]:
+        """Of what native.Reader found, or _decode_batch; None when its bytes are still to come."""
+        link, job = self._link, self._link.job
+        assert job is not None
+        if ((head[0], head[2]) != self._at or head[1] != self.options.dp or head[2] >= (head[3] or job.micro_batches)
+                or len(self._batches) >= self.options.credits):
+            self._check_place(*head[:4])
+        if isinstance(plan, Error):
+            raise plan
+        batch = Batch(self, head, plan, pool, job, link.slab, link.fetches)
+        if batch.plan_digest != self._digest:
+            self._check_digest(batch.plan_digest)
+        if batch._missing > 0:
+            assert link.channel is not None
+            self._fetching = batch
+            link.channel.fetch_start(SERVICE, "Fetch", messages.FETCH_REQUEST,
+                                     {"id": {"step": batch.step, "dp": batch.dp, "index": batch.index}})
+            return None
+        if batch._payload_hash:
+            batch._verify()
+        return self._give(batch)
+
+    def _check_place(self, step: int, dp: int, index: int, micro_batches: int) -> None:
+        assert self._link.job is not None
+        if (step, index) != self._at or dp != self.options.dp or index >= (micro_batches or self._link.job.micro_batches):
+            raise self._unexpected("batch", step, index)
         if self._held() >= self.options.credits:
             raise ProtocolError("the daemon sent more batches than it had credits for")
-        batch = Batch(self, message, job, self._link.slab, self.options.cp, self.options.wants_slots,
-                      self._link.fetches)
-        self._check_digest(batch.plan_digest)
-        if batch._missing > 0:
-            assert self._link.channel is not None
-            self._fetching = batch
-            self._link.channel.fetch_start(SERVICE, "Fetch", messages.FETCH_REQUEST, {"id": identity})
-            return None
-        return self._give(batch)
+
+    def _decode_batch(self, message: Dict[str, Any]) -> Optional[Batch]:
+        """The same in Python."""
+        identity = message["id"]
+        if identity is None:
+            raise self._unexpected("batch", 0, 0)
+        self._check_place(identity["step"], identity["dp"], identity["index"], message["micro_batches"])
+        assert self._link.job is not None
+        return self._take_batch(*read_batch(message, self._link.job, self.options.cp), message["pool"])
 
     def _fetch(self, deadline: Deadline) -> Optional[Batch]:
         """Goes on with a batch whose bytes come over the connection; None when the deadline passed."""
@@ -368,15 +395,13 @@ class Client:
         if batch._missing > 0:
             raise ProtocolError(f"the daemon left {batch._missing} bytes of a batch out")
         self._fetching = None
+        batch._verify()
         return self._give(batch)
 
     def _give(self, batch: Batch) -> Batch:
         """Gives a batch out, whose bytes are there."""
-        batch._verify()
-        batch.connection = self._link.connections
-        batch.generation = self._generation or 0
         self._batches.append(batch)
-        self._last = (batch.step, self._last[1])
+        self._last_step = batch.step
         self._micro_batches = batch.micro_batches
         self._at = (batch.step, batch.index + 1)
         return batch
@@ -387,22 +412,23 @@ class Client:
         if (message["step"], micro_batches) != self._at:
             raise self._unexpected("the end of step", message["step"], 0)
         self._check_digest(message["plan_digest"])
-        self._last = (message["step"], message["plan_digest"])
+        self._last_step, self._last_digest = message["step"], message["plan_digest"]
         self._at = (message["step"] + 1, 0)
         self._micro_batches = 0
         self._digest = b""
-        return EndOfStep(*self._last)
+        return EndOfStep(self._last_step, self._last_digest)
 
     def _take_end_of_data(self, message: Dict[str, Any]) -> EndOfData:
         if (message["step"], 0) != self._at:
             raise self._unexpected("the end of data at step", message["step"], 0)
-        self._last = (message["step"], self._last[1])
+        self._last_step = message["step"]
         self._ended = EndOfData(message["step"])
         return self._ended
 
-    def _take(self, message: Dict[str, Any]) -> Optional[Event]:
+    def _take(self, data: bytes) -> Optional[Event]:
+        message = decode(messages.STREAM_ENVELOPE, data)
         if message["batch"] is not None:
-            return self._take_batch(message["batch"])
+            return self._decode_batch(message["batch"])
         if message["end_of_step"] is not None:
             return self._take_end_of_step(message["end_of_step"])
         if message["end_of_data"] is not None:
@@ -410,21 +436,31 @@ class Client:
         raise ProtocolError("the daemon sent an event that this client does not know")
 
     def _receive(self, deadline: Deadline) -> Optional[Event]:
-        """The next event of the open stream; None when the deadline passed."""
+        """The next event of the open stream, where it is not a plain batch; None when the deadline passed."""
         if self._fetching is None:
             assert self._link.channel is not None
-            message = self._link.channel.stream_next(messages.STREAM_ENVELOPE, deadline)
-            event = None if message is None else self._take(message)
-            if event is not None or message is None:
-                return event
+            data = self._link.channel.stream_next(deadline)
+            if data is None:
+                return None
+            found = None if self._reader is None else self._reader.read(data)
+            return self._take_batch(*found) if found else self._take(data)
         return self._fetch(deadline)
 
     def _wait(self, deadline: Deadline) -> Optional[Event]:
-        while self._connect(deadline):
+        """The next event; None when the deadline passed."""
+        link = self._link
+        while (link.state == READY and self._stream_connection == link.connections) or self._connect(deadline):
             try:
-                event = self._receive(deadline)
-                if event is not None:
-                    self._link.progress()
+                reader = self._reader
+                found = reader.next(deadline) if reader is not None and self._fetching is None else None
+                if found is not None:
+                    event = self._take_batch(*found) if found else None
+                else:
+                    event = self._receive(deadline)
+                if event is None and self._fetching is not None:
+                    event = self._fetch(deadline)
+                if event is not None and link.window is not None:
+                    link.progress()
                 return event
             except Error as error:
                 self._failed(error)
@@ -436,30 +472,41 @@ class Client:
         once. FailedPrecondition when as many are held as there are credits; ProtocolError when the daemon
         sent anything but what must come next. After any failure the next call tries again, from the same
         place."""
-        self._enter()
+        if not self._usable:
+            self._enter()
         if self._ended is not None:
             return self._ended
-        began = time.monotonic()
-        stuck = self._held() >= self.options.credits and (
-            self._at is None or self._at[1] == 0 or self._at[1] < self._micro_batches_now())
-        event = self._wait(began)  # what is there already costs no waiting
-        if event is None and not stuck and timeout != 0:
-            try:
-                event = self._wait(after(timeout))
-            finally:
-                self._waited += time.monotonic() - began
-        if event is None and stuck:
-            viewed = sum(not batch.held for batch in self._batches)
-            raise FailedPrecondition(
-                f"all {self.options.credits} batches are held" + (f", {viewed} of them by views" if viewed else "")
-                + "; release one, or open with more credits")
+        if self._lingering:
+            self._sweep()
+        event = self._wait(0.0)  # what is there already costs no waiting
+        if event is None:
+            self._check_credits()
+            event = None if timeout == 0 else self._wait_longer(after(timeout))
         if isinstance(event, Batch):
-            event.waited = self._waited
             if len(self._waits) < self.options.credits:
                 self._waits.append(int(self._waited * 1e9))
+            if self._waited:
+                event.waited = self._waited
         if event is not None:
             self._waited = 0.0
         return event
+
+    def _wait_longer(self, deadline: Deadline) -> Optional[Event]:
+        began = time.monotonic()
+        try:
+            return self._wait(deadline)
+        finally:
+            self._waited += time.monotonic() - began
+
+    def _check_credits(self) -> None:
+        """Nothing can come while all are held, but the end of a step."""
+        if self._held() < self.options.credits or (
+                self._at is not None and 0 < self._at[1] >= self._micro_batches_now()):
+            return
+        viewed = sum(not batch.held for batch in self._batches)
+        raise FailedPrecondition(
+            f"all {self.options.credits} batches are held" + (f", {viewed} of them by views" if viewed else "")
+            + "; release one, or open with more credits")
 
     def __iter__(self) -> Iterator[Step]:
         """Step after step, to the end of the data. A step has to be gone through, or skipped."""
@@ -488,25 +535,25 @@ class Client:
 
     def _sweep(self) -> None:
         """Slots of batches that were released while a view was alive, and are not viewed any more."""
-        for batch in self._batches[:]:
-            if not batch.held and not batch.viewed:
+        released = [batch for batch in self._batches if not batch.held]
+        self._lingering = any(batch.viewed for batch in released)
+        for batch in released:
+            if not batch.viewed:
                 self._give_back(batch)
-
-    def _release(self, batch: Batch) -> None:
-        batch.held = False
-        if not batch.viewed:
-            self._give_back(batch)
 
     def _give_back(self, batch: Batch) -> None:
         self._batches.remove(batch)
         batch._let_go()
-        if not self._streaming():
-            return  # the next stream is opened with this credit, and knows nothing of the batch
-        request: Dict[str, Any] = {"credits": 1}
-        if batch.connection == self._link.connections:
-            request["released"] = [{"step": batch.step, "dp": batch.dp, "index": batch.index}]
+        reader, waits = self._reader, self._waits
+        known = batch.connection == self._link.connections
         try:
-            self._send(request)
+            if known and reader is not None and len(waits) == 1 and reader.release(batch._plan, waits[0]):
+                self._waits = []
+            elif self._streaming():  # else the next stream is opened with this credit, and knows nothing of the batch
+                self._waits = []
+                assert self._link.channel is not None
+                self._link.channel.stream_send(messages.released(
+                    (batch.step, batch.dp, batch.index) if known else None, waits))
         except Error as error:
             self._failed(error)
 
@@ -614,7 +661,8 @@ class Client:
     def agreement(self) -> bytes:
         """What ranks compare: generation, step and plan digest, of the step that is under way after a batch
         or a seek, else of the step that ended last."""
-        step, digest = (self._at[0], self._digest) if self._digest and self._at else self._last
+        step, digest = (self._at[0], self._digest) if self._digest and self._at else (
+            self._last_step, self._last_digest)
         return struct.pack("<QQ16s", self._generation or 0, step, digest)
 
     def agree(self, all_gather: Callable[[bytes], Sequence[bytes]]) -> None:
@@ -659,6 +707,7 @@ _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
 def _after_fork() -> None:
     """The child's copies of the sockets would keep its parent's rank alive after the parent is gone."""
     for client in list(_clients):
+        client._usable = False
         client._link.drop()
 
 

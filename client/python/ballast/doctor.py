@@ -96,9 +96,9 @@ class Doctor:
             self.say("library", WRONG, str(error), "name another, or unset BALLAST_LIBRARY")
             return
         if library is not None:
-            self.say("library", OK, f"{library.path} reads plans and gathers rows")
+            self.say("library", OK, f"{library.path} takes batches, reads plans and gathers rows")
         else:
-            self.say("library", NOTE, f"plans are read and rows gathered in Python, which costs some 0.3 ms a batch: {why}",
+            self.say("library", NOTE, f"plans are read and rows gathered in Python, which costs some 0.4 ms a batch: {why}",
                      f"install libballast where the loader finds {native.NAME}, or name it in BALLAST_LIBRARY")
 
     def check_memlock(self) -> None:

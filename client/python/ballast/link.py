@@ -98,7 +98,7 @@ class Link:
         self._data: Any = None  # data socket, in MAPPING
         self._slab_bytes = 0
         self._give_up: Deadline = None
-        self._window: Deadline = None  # when it opened, None while it is closed
+        self.window: Deadline = None  # when it opened, None while it is closed
         self._tell: Deadline = None
         self._retry: Deadline = None
         self._pause = PAUSE_MIN
@@ -116,30 +116,30 @@ class Link:
         self.drop()
         self.channel = self._data = self.slab = None
         self.state = DOWN
-        self._window = self._give_up = self._retry = None
+        self.window = self._give_up = self._retry = None
         self._pause = PAUSE_MIN
 
     def _open_window(self) -> None:
-        if self._window is None:
-            self._window = after(0)
+        if self.window is None:
+            self.window = after(0)
             self._give_up = after(self.options.connect_timeout)
             self._tell = None if self.options.waiting is None else after(self.options.waiting_after)
 
     def lose(self, why: Error) -> None:
         """After a failure that was the connection's: remembers why and goes DOWN, to try again."""
-        window, give_up, pause = self._window, self._give_up, self._pause
+        window, give_up, pause = self.window, self._give_up, self._pause
         self.close()
         self._loss = why
         if window is None:
             self._open_window()
             return
-        self._window, self._give_up = window, give_up
+        self.window, self._give_up = window, give_up
         self._retry = after(pause)
         self._pause = min(pause * 1.125, PAUSE_MAX)
 
     def progress(self) -> None:
         """The daemon works: closes the window."""
-        self._window = None
+        self.window = None
         self._pause = PAUSE_MIN
 
     def lost(self, error: Error) -> bool:
@@ -178,13 +178,13 @@ class Link:
 
     def _say(self) -> None:
         """Tells the caller what it waits for."""
-        assert self._window is not None and self.options.waiting is not None
+        assert self.window is not None and self.options.waiting is not None
         self._tell = after(TELL_AGAIN)
         timeout, path = self.options.connect_timeout, self.options.socket
         bound = "" if timeout is None else f", for {timeout:.0f} s at most"
         why = (self._loss if self.state == DOWN and self._loss is not None
                else f"{path} takes connections and does not answer; its log says what it does")
-        self.options.waiting(f"waiting for the daemon since {monotonic() - self._window:.1f} s{bound}: {why}")
+        self.options.waiting(f"waiting for the daemon since {monotonic() - self.window:.1f} s{bound}: {why}")
 
     def _gave_up(self) -> Error:
         silent, loss = self.state != DOWN, self._loss

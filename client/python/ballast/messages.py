@@ -1,6 +1,8 @@
 """The messages of ballast.proto and ttrpc.proto that a client sends or receives, as tables."""
 
-from .wire import (BOOL, BYTES, I64, MESSAGE, MESSAGES, NUMBERS, ROWS, STRING, U32, U64, Schema)
+from typing import List, Optional, Tuple
+
+from .wire import (BOOL, BYTES, I64, MESSAGE, MESSAGES, NUMBERS, ROWS, STRING, U32, U64, Schema, varint_bytes)
 
 # the envelope
 KEY_VALUE = Schema("KeyValue", key=(1, STRING), value=(2, STRING))
@@ -25,6 +27,21 @@ HELLO_RESPONSE = Schema(
 BATCH_ID = Schema("BatchId", step=(1, U64), dp=(2, U32), index=(3, U32))
 STREAM_REQUEST = Schema("StreamRequest", credits=(1, U32), released=(2, MESSAGES, BATCH_ID),
                         waited_ns=(4, NUMBERS), reports_waits=(5, BOOL), **{"from": (3, MESSAGE, BATCH_ID)})
+
+
+def released(batch: Optional[Tuple[int, int, int]], waits: List[int]) -> bytes:
+    """The StreamRequest that goes out with every batch, as `encode` would have it: a credit back, and (step, dp, index)
+    of the batch that held it, where the daemon knows it."""
+    parts = [b"\x08\x01"]
+    if batch is not None:
+        known = b"".join([tag + varint_bytes(value) for tag, value in zip((b"\x08", b"\x10", b"\x18"), batch) if value])
+        parts += [b"\x12", varint_bytes(len(known)), known]
+    if waits:
+        packed = b"".join([varint_bytes(value) for value in waits])
+        parts += [b"\x22", varint_bytes(len(packed)), packed]
+    return b"".join(parts)
+
+
 END_OF_STEP = Schema("EndOfStep", step=(1, U64), plan_digest=(2, BYTES), micro_batches=(3, U32))
 END_OF_DATA = Schema("EndOfData", step=(1, U64))
 

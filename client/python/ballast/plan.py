@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple
 
 from . import messages
 from .columns import Table, each, ends, negative, sums, take, total
@@ -100,6 +100,8 @@ def _read_shards(ranks: List[Dict[str, Any]], fragments: Dict[str, Any], lengths
 class Plan:
     """documents, shards; tokens, and slot_tokens with successors; layout, exchange."""
 
+    pointer = fill = free = None  # of libballast, which does not know it
+
     def __init__(self, message: bytes, tokens_max: int, group_ranks: int, rank: int):
         plan = decode(messages.MICRO_BATCH, message)
         if plan["sharding"] is None:
@@ -121,19 +123,15 @@ class Plan:
         self._gather = Gather(self.documents, self.fragments, self.rows, self.tokens, rest)
         self.slot_tokens = self._gather.slot_tokens
 
+    def place(self, slot: bytearray) -> None:
+        """It is given with each gather."""
+
+    def copied(self) -> "Plan":
+        return self
+
     def gather(self, column: str, slot: Any, into: Any) -> None:
         """Fills `into`, which is as long as this rank has rows; positions need no slot."""
         if column == "positions":
             self._gather.positions(into)
         else:
             getattr(self._gather, column)(slot, into)
-
-    def let_go(self) -> None:
-        """Nothing more is gathered."""
-
-
-def read(message: bytes, tokens_max: int, group_ranks: int, rank: int, library: Optional[Any] = None) -> Any:
-    """The plan of a message, by libballast where it is there."""
-    if library is not None:
-        return library.plan(message, tokens_max, group_ranks, rank)
-    return Plan(message, tokens_max, group_ranks, rank)

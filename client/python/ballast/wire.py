@@ -239,7 +239,7 @@ def _tables_fast(groups: Sequence[Group], counts: Sequence[int]) -> Any:
     tags, values, ends, count = numbers[0][0::2], numbers[0][1::2], numbers[1], sum(counts)
     kinds = tags & 7
     heads = kinds.nonzero()[0]
-    if len(heads) != count or heads[0] != 0 or tags.min() < 8:
+    if (kinds & 5).any() or len(heads) != count or heads[0] != 0 or tags.min() < 8:
         return None
     # each message is as long as its header says, so that none of them holds another's rows
     stops = ends[1::2][heads] + values[heads]
@@ -277,6 +277,18 @@ def tables(groups: Sequence[Group]) -> List[Dict[str, Any]]:
 def columns(schema: Schema, rows: Sequence[Rows]) -> Dict[str, Any]:
     """The same of one schema."""
     return tables([(schema, rows)])[0]
+
+
+_SHORT = [bytes([value]) for value in range(0x80)]
+
+
+def varint_bytes(value: int) -> bytes:
+    """The bytes of a number of at most 64 bits."""
+    if value < 0x80:
+        return _SHORT[value]
+    out = bytearray()
+    _put_varint(out, value)
+    return bytes(out)
 
 
 def _put_varint(out: bytearray, value: int) -> None:
