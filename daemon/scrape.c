@@ -149,7 +149,14 @@ static void scrape_slab(const struct daemon *daemon, struct exposition *out) {
 
 /* Planning and storing */
 
+static void scrape_policy(const struct plan_options *plan, struct exposition *out) {
+    char name[POLICY_NAME_BYTES];
+    policy_pool_name(plan->policy, plan->pools.size, name);
+    scrape_info(out, "ballast_plan_policy_info", "How documents are packed.", "policy", name);
+}
+
 static void scrape_plan(const struct daemon *daemon, struct exposition *out) {
+    scrape_policy(&daemon->config->plan, out);
     exposition_single(out, "ballast_plan_imbalance_ratio", "gauge",
                       "Work of the heaviest micro-batch to the mean, in the newest planned step.",
                       daemon->balance.total_ppm, 6);

@@ -136,12 +136,34 @@ def test_unit_user_manual_and_example_are_installed_and_agree():
         example = os.path.join(folder_of(world, "ballast.conf.example"), "ballast.conf.example")
         with open(example) as f:
             assert f.read() == run(program, "--print-config")
-        assert folder_of(world, "ballastctl.1").endswith("man1")
+        assert folder_of(world, "ballast.json") == folder_of(world, "ballast.rules.yml")
         version = run("pkg-config", "--modversion", "ballast",
                       env={**os.environ, "PKG_CONFIG_PATH": folder_of(world, "ballast.pc")}).strip()
         assert version in run(program, "--version")
         assert version in run(os.path.join(world.prefix, "bin", "ballastctl"), "--version")
         assert version in run(os.path.join(world.prefix, "bin", "ballast-rank"), "--version")
+
+
+def options_of_help(program, *command):
+    return set(re.findall(r"^ {2,}(?:-\S, )?--([a-z][a-z0-9-]*)", run(program, *command, "--help"), re.M))
+
+
+def test_each_program_has_a_manual_with_the_options_that_it_has():
+    with installed() as world:
+        programs = os.path.join(world.prefix, "bin")
+        for name in sorted(os.listdir(programs)):
+            section = "8" if name == "ballastd" else "1"
+            with open(os.path.join(folder_of(world, f"{name}.{section}"), f"{name}.{section}")) as f:
+                named = set(re.findall(r"(?:Fl|,) -([a-z][a-z0-9-]*)", f.read()))
+            program = os.path.join(programs, name)
+            there = options_of_help(program)
+            if name == "ballastctl":
+                commands = re.findall(r"^  (\w+)  ", run(program, "--help").split("Commands:\n")[1], re.M)
+                assert len(commands) > 10
+                there |= {"cp", "pp", "tp"}.union(*(options_of_help(program, command) for command in commands))
+            else:  # its manual leaves the rest of its commands' options to --help, and says so
+                assert there - {"usage", "help", "version"} <= named, f"{name}: {there - named} are not in its manual"
+            assert named <= there, f"{name} has no {named - there}"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 """What monitoring reads: the text format, that its figures are right, and that no scraper harms trainers."""
 
 import http.client
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from faults import Raw, small_world
 from world import ROOT, Skip, main
 
 RULES = os.path.join(ROOT, "deploy/prometheus/ballast.rules.yml")
+DASHBOARD = os.path.join(ROOT, "deploy/grafana/ballast.json")
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 SAMPLE = re.compile(rf'({NAME})(?:\{{((?:{NAME}="(?:[^"\\\n]|\\["\\n])*",?)*)\}})? (-?[0-9.]+(?:e[-+]?[0-9]+)?)')
 LABEL = re.compile(rf'({NAME})="((?:[^"\\\n]|\\["\\n])*)"')
@@ -20,7 +22,7 @@ WANTED = """
 ballast_build_info ballast_ready ballast_io_backend_info ballast_documents_read_total ballast_tokens_served_total
 ballast_batches_served_total ballast_read_bytes_total ballast_read_errors_total ballast_read_duration_seconds
 ballast_batch_wait_seconds ballast_queue_depth_batches ballast_prefetch_bytes ballast_ring_slots_in_use
-ballast_plan_imbalance_ratio ballast_plan_padding_ratio ballast_commit_duration_seconds ballast_wal_bytes
+ballast_plan_imbalance_ratio ballast_plan_policy_info ballast_plan_padding_ratio ballast_commit_duration_seconds ballast_wal_bytes
 ballast_checkpoint_duration_seconds ballast_connections ballast_rejected_connections_total
 ballast_frames_invalid_total process_cpu_seconds_total process_resident_memory_bytes process_open_fds
 process_max_fds process_start_time_seconds""".split()
@@ -255,14 +257,42 @@ def test_promtool_accepts_the_metrics_and_the_alerts():
     promtool("check", "rules", RULES)
 
 
-def test_alerts_name_metrics_that_there_are():
-    with monitored() as world, open(RULES) as f:
+def expressions():
+    """(expression, legend) of the dashboard, and of the alerts, which have no legend."""
+    with open(DASHBOARD) as f:
+        panels = json.load(f)["panels"]
+    with open(RULES) as f:
+        alerts = [(line.split("expr:")[1], "") for line in f if line.lstrip().startswith("expr:")]
+    return [(t["expr"], t["legendFormat"]) for panel in panels for t in panel.get("targets", [])] + alerts
+
+
+def test_dashboard_and_alerts_name_metrics_and_labels_that_there_are():
+    with monitored() as world:
         world.start()
+        world.rank(0, cp=0, steps=3).finish(60)
         families = scrape(world)
-        for name in set(re.findall(r"\b(?:ballast|process)_[a-z_]+", "".join(
-                line for line in f if line.lstrip().startswith("expr:")))):
-            assert name in families or name.removesuffix("_sum") in families, name
+        names = {sample for _, samples in families.values() for sample, _, _ in samples}
+        assert len(expressions()) > 40
+        for expression, legend in expressions():
+            used = set(re.findall(r"\b(?:ballast|process)_[a-z_]+", expression))
+            assert used <= names, f"{used - names} of {expression}"
+            labels = {"instance", "job"}.union(*(of for _, samples in families.values()
+                                                 for sample, of, _ in samples if sample in used))
+            wanted = set(re.findall(r"{{(\w+)}}", legend))
+            for group in re.findall(r"(?:by|on|group_left) \(([^)]*)\)", expression):
+                wanted |= set(group.split(", "))
+            assert wanted <= labels, f"{wanted - labels} of {expression}, '{legend}'"
         world.stop()
+
+
+def test_the_dashboard_s_queries_are_valid_to_prometheus():
+    groups = [{"record": f"dashboard:{i}", "expr": expression.replace("$__rate_interval", "5m")}
+              for i, (expression, _) in enumerate(expressions())]
+    with monitored() as world:
+        rules = os.path.join(world.dir, "rules.yml")
+        with open(rules, "w") as f:  # JSON is YAML
+            json.dump({"groups": [{"name": "dashboard", "rules": groups}]}, f)
+        promtool("check", "rules", rules)
 
 
 if __name__ == "__main__":

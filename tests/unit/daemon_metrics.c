@@ -120,6 +120,8 @@ static struct daemon *scraped_daemon(uint32_t ranks) {
     const uint8_t local = 1;
     assert_non_null(daemon);
     daemon->metrics = calloc(1, sizeof *daemon->metrics);
+    daemon->config = calloc(1, sizeof *daemon->config);
+    assert_non_null(daemon->config);
     daemon->end_step = UINT64_MAX;
     assert_non_null(daemon->metrics);
     assert_int_equal(roster_init(&daemon->roster, &mesh, &local, 1, 1, 0, 0), 0);
@@ -129,6 +131,7 @@ static struct daemon *scraped_daemon(uint32_t ranks) {
 static void scraped_free(struct daemon *daemon) {
     roster_deinit(&daemon->roster);
     free(daemon->metrics);
+    free(daemon->config);
     free(daemon);
 }
 
