@@ -1,14 +1,13 @@
 /* reader: byte extents from files, asynchronously; the seam where storage begins.
  *
  * A job is a list of extents (contiguous file ranges, at most 1 MB each, scattered into memory by
- * iovecs). Jobs are begun in the order of their submission, which is that of their deadlines, and
- * completed in any order. Implementations own their threads and rings and show an eventfd:
- * reader_uring.c (io_uring), reader_pool.c (preadv threads), and tests/ has one that lies. Short
- * reads are continued, EINTR and EAGAIN re-issued, EIO tried three times, ESTALE tried once more
- * with the file opened anew; an end of file inside an extent is -ENODATA. An extent that failed
- * leaves the others alone.
- * Threads: submit and reap from one thread only; the eventfd may be polled by that thread's loop.
- */
+ * iovecs), which one of the reader's threads may have to find first. Jobs are begun in the order of
+ * their submission, which is that of their deadlines, and completed in any order. Implementations
+ * own their threads and rings and show an eventfd: reader_uring.c (io_uring), reader_pool.c (preadv
+ * threads), and tests/ has one that lies. Short reads are continued, EINTR and EAGAIN re-issued,
+ * EIO tried three times, ESTALE tried once more with the file opened anew; an end of file inside an
+ * extent is -ENODATA. An extent that failed leaves the others alone. Threads: submit and reap from
+ * one thread only; the eventfd may be polled by that thread's loop. */
 #ifndef BALLAST_CORPUS_READER_H
 #define BALLAST_CORPUS_READER_H
 
@@ -44,9 +43,15 @@ struct read_extent {
     size_t cut;    /* bytes by which it was shortened, for they were read */
 };
 
+enum read_stage { READ_SUBMITTED = 0, READ_PREPARING, READ_PREPARED };
+
 struct read_job {
     struct read_extent *extents; /* the submitter's, untouched until the job is reaped */
     uint32_t extent_count;       /* > 0 */
+    /* May be NULL: the extents are there. Else one of the reader's threads calls it before anything
+     * is read, to set the two above; it may block on storage. A negative errno becomes the job's
+     * result, with no extents. */
+    int (*prepare)(struct read_job *job);
     /* May be NULL. Called by one of the reader's threads when all extents were read or failed,
      * before the job can be reaped: for work that should not be the submitter's. */
     void (*complete)(struct read_job *job);
@@ -54,6 +59,7 @@ struct read_job {
     int result;             /* 0, or that of the first extent that failed */
     uint32_t failed_extent; /* which, when result < 0 */
     /* The reader's while in flight: */
+    enum read_stage stage;
     uint32_t pending;
     struct read_job *next;
 };

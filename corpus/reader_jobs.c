@@ -47,11 +47,12 @@ void reader_jobs_deinit(struct reader_jobs *jobs) {
 }
 
 int reader_jobs_submit(struct reader_jobs *jobs, struct read_job *job) {
-    assert(job->extent_count > 0);
+    assert(job->extent_count > 0 || job->prepare != NULL);
     if (jobs->in_flight == jobs->jobs_max) {
         return -ENOBUFS;
     }
     jobs->in_flight++;
+    job->stage = job->prepare == NULL ? READ_PREPARED : READ_SUBMITTED;
     job->pending = job->extent_count;
     job->next = NULL;
     pthread_mutex_lock(&jobs->lock);
@@ -101,9 +102,52 @@ static void jobs_dequeue(struct reader_jobs *jobs) {
     jobs->next_extent = 0;
 }
 
+/* One that cannot be read, from anywhere in the queue. */
+static void jobs_drop(struct reader_jobs *jobs, struct read_job *job) {
+    struct read_job *before = NULL, **at = &jobs->queued;
+    while (*at != job) {
+        before = *at;
+        at = &before->next;
+    }
+    *at = job->next;
+    jobs->queued_last = jobs->queued_last == job ? before : jobs->queued_last;
+}
+
+static struct read_job *jobs_unprepared(const struct reader_jobs *jobs) {
+    struct read_job *job = jobs->queued;
+    while (job != NULL && job->stage != READ_SUBMITTED) {
+        job = job->next;
+    }
+    return job;
+}
+
+/* Under the lock, which is let go of meanwhile. */
+static void jobs_prepare(struct reader_jobs *jobs, struct read_job *job) {
+    job->stage = READ_PREPARING;
+    pthread_mutex_unlock(&jobs->lock);
+    bool is_prepared = read_job_prepare(job);
+    pthread_mutex_lock(&jobs->lock);
+    job->stage = READ_PREPARED;
+    job->pending = job->extent_count;
+    if (!is_prepared) {
+        jobs_drop(jobs, job);
+        jobs_put_done(jobs, job);
+    }
+    pthread_cond_broadcast(&jobs->arrived);
+    if (jobs->prepared != NULL) {
+        pthread_mutex_unlock(&jobs->lock);
+        jobs->prepared(jobs);
+        pthread_mutex_lock(&jobs->lock);
+    }
+}
+
 static bool jobs_take_locked(struct reader_jobs *jobs, uint32_t extents_max, uint32_t share,
                              struct read_piece *piece) {
-    struct read_job *job = jobs->queued;
+    struct read_job *job;
+    while ((job = jobs->queued) != NULL && job->stage != READ_PREPARED && !jobs->stopping &&
+           (job = jobs_unprepared(jobs)) != NULL) {
+        jobs_prepare(jobs, job);
+    }
     if (job == NULL || jobs->stopping) {
         return false;
     }
@@ -130,6 +174,21 @@ bool reader_jobs_take(struct reader_jobs *jobs, uint32_t extents_max, uint32_t s
     }
     pthread_mutex_unlock(&jobs->lock);
     return taken;
+}
+
+bool read_job_prepare(struct read_job *job) {
+    int rc = job->prepare == NULL ? 0 : job->prepare(job);
+    if (rc == 0) {
+        assert(job->extent_count > 0);
+        return true;
+    }
+    job->extent_count = 0;
+    job->result = rc;
+    job->failed_extent = 0;
+    if (job->complete != NULL) {
+        job->complete(job);
+    }
+    return false;
 }
 
 void read_job_conclude(struct read_job *job) {

@@ -1,10 +1,12 @@
 /* reader_jobs: what both readers share: jobs on their way, and how an extent is consumed.
  *
- * A job passes submit -> take (piece by piece, in order) -> finish (in any order) -> reap. One
- * mutex guards the two lists; each finished job is announced on the eventfd after it was put on the
- * list, so a poller that drains the eventfd first and then reaps until NULL never misses one.
- * All extents are tried, so the one reported is the lowest that failed, whatever the timing.
- * Internal to the readers: nobody else includes this. */
+ * A job passes submit -> prepare -> take (piece by piece, in order) -> finish (in any order) ->
+ * reap. Whoever comes to take and finds the first job unprepared prepares it, or the next one while
+ * another thread is at it, so that the jobs behind are ready when the first is read. One mutex
+ * guards the two lists; each finished job is announced on the eventfd after it was put on the list,
+ * so a poller that drains the eventfd first and then reaps until NULL never misses one. All extents
+ * are tried, so the one reported is the lowest that failed, whatever the timing. Internal to the
+ * readers: nobody else includes this. */
 #ifndef BALLAST_CORPUS_READER_JOBS_H
 #define BALLAST_CORPUS_READER_JOBS_H
 
@@ -18,6 +20,10 @@
 struct reader_jobs {
     int event_fd;
     uint32_t jobs_max;
+    /* May be NULL: takers wait in reader_jobs_take. Else told, without the lock, by the thread that
+     * has prepared a job: others may have something to take. */
+    void (*prepared)(struct reader_jobs *jobs);
+    void *owner;            /* for `prepared` */
     uint32_t in_flight;     /* submitted and not reaped; the submitting thread's alone */
     pthread_mutex_t lock;   /* guards all that follows */
     pthread_cond_t arrived; /* something to take, or stopping */
@@ -44,9 +50,10 @@ void reader_jobs_deinit(struct reader_jobs *jobs);
 int reader_jobs_submit(struct reader_jobs *jobs, struct read_job *job);
 struct read_job *reader_jobs_reap(struct reader_jobs *jobs);
 
-/* Takes the next extents of the oldest job: at most `extents_max`, and about one `share`-th of what
- * is left, so that several takers all get some. False when there is nothing to take, and always
- * once stopped. With `wait` it blocks until there is something or the queue is stopped. */
+/* Takes the next extents of the oldest job, preparing jobs if need be: at most `extents_max`, and
+ * about one `share`-th of what is left, so that several takers all get some. False when there is
+ * nothing to take, and always once stopped. With `wait` it blocks until there is something or the
+ * queue is stopped. */
 bool reader_jobs_take(struct reader_jobs *jobs, uint32_t extents_max, uint32_t share, bool wait,
                       struct read_piece *piece);
 
@@ -92,6 +99,10 @@ bool landing_advance(struct landing *landing, ssize_t result);
 /* Reads an extent on this thread; the landing is zero at first and its bounce memory the caller's.
  */
 void landing_read(struct landing *landing, struct read_extent *extent);
+
+/* Calls `prepare`, if there is one, so that the extents are there; false: the job has failed and is
+ * concluded. */
+bool read_job_prepare(struct read_job *job);
 
 /* All extents have their results: sets the job's and calls `complete`. */
 void read_job_conclude(struct read_job *job);

@@ -328,12 +328,19 @@ static void uring_wake(struct uring_ring *ring) {
 
 static int uring_submit(struct reader *reader, struct read_job *job) {
     struct uring_reader *uring = (struct uring_reader *)reader;
-    uint32_t wanted = job->extent_count;
+    uint32_t wanted = job->prepare == NULL ? job->extent_count : UINT32_MAX;
     int rc = reader_jobs_submit(&uring->jobs, job);
     for (uint32_t i = 0; rc == 0 && i < uring->ring_count && i < wanted; i++) {
         uring_wake(&uring->rings[i]);
     }
     return rc;
+}
+
+static void uring_prepared(struct reader_jobs *jobs) {
+    struct uring_reader *uring = jobs->owner;
+    for (uint32_t i = 0; i < uring->ring_count; i++) {
+        uring_wake(&uring->rings[i]);
+    }
 }
 
 static struct read_job *uring_reap(struct reader *reader) {
@@ -454,6 +461,8 @@ int reader_uring_open(const struct reader_options *options, struct reader **out,
         free(uring);
         return rc;
     }
+    uring->jobs.owner = uring;
+    uring->jobs.prepared = uring_prepared;
     uring->memory = options->memory;
     uring->memory_bytes = options->memory == NULL ? 0 : options->memory_bytes;
     uring->reader = (struct reader){

@@ -248,12 +248,9 @@ static int tokens_find_extents(struct tokens_job *job, bool gaps) {
 
 static void tokens_complete(struct read_job *read);
 
-int tokens_job_prepare(struct tokens_job *job, const struct catalog *catalog, uint32_t token_bytes,
-                       bool exact, struct tokens_target *targets) {
-    assert(token_bytes == 2 || token_bytes == 4);
-    job->catalog = catalog;
-    job->token_bytes = token_bytes;
-    job->targets = targets;
+/* On a thread of the reader, mostly. */
+static int tokens_prepare(struct read_job *read) {
+    struct tokens_job *job = (struct tokens_job *)read;
     int rc = tokens_reserve_places(job);
     if (rc < 0) {
         return rc;
@@ -261,13 +258,34 @@ int tokens_job_prepare(struct tokens_job *job, const struct catalog *catalog, ui
     tokens_find_places(job);
     rc = tokens_reserve_bounce(job, tokens_place_bounce(job));
     if (rc == 0) {
-        rc = tokens_find_extents(job, !exact);
+        rc = tokens_find_extents(job, !job->exact);
     }
     job->read.extents = job->extents.extents;
     job->read.extent_count = job->extents.count;
-    job->read.complete = tokens_complete;
     job->read_bytes = job->extents.read_bytes;
     return rc;
+}
+
+void tokens_job_begin(struct tokens_job *job, const struct catalog *catalog, uint32_t token_bytes,
+                      bool exact, struct tokens_target *targets) {
+    assert(token_bytes == 2 || token_bytes == 4);
+    job->catalog = catalog;
+    job->token_bytes = token_bytes;
+    job->exact = exact;
+    job->targets = targets;
+    job->wanted_bytes = 0;
+    job->read_bytes = 0;
+    job->read.extents = NULL;
+    job->read.extent_count = 0;
+    job->read.prepare = tokens_prepare;
+    job->read.complete = tokens_complete;
+}
+
+int tokens_job_prepare(struct tokens_job *job, const struct catalog *catalog, uint32_t token_bytes,
+                       bool exact, struct tokens_target *targets) {
+    tokens_job_begin(job, catalog, token_bytes, exact, targets);
+    job->read.prepare = NULL;
+    return tokens_prepare(&job->read);
 }
 
 void tokens_job_deinit(struct tokens_job *job) {
@@ -486,11 +504,19 @@ static void target_hash(struct tokens_target *target, uint32_t token_bytes) {
     }
 }
 
-/* On a thread of the reader. */
+/* On a thread of the reader. Without extents the job could not be prepared. */
 static void tokens_complete(struct read_job *read) {
     const struct tokens_job *job = (const struct tokens_job *)read;
     for (struct tokens_target *target = job->targets; target != NULL; target = target->next) {
+        target->hash = 0;
         target->error = (struct error){0};
+        if (read->extent_count == 0) {
+            (void)error_set(&target->error, read->result, "reading could not begin: %s",
+                            strerror(-read->result));
+        }
+    }
+    if (read->extent_count == 0) {
+        return;
     }
     for (uint32_t e = 0; e < read->extent_count; e++) {
         if (read->extents[e].result < 0) {

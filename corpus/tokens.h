@@ -9,10 +9,10 @@
  * ids, ids over 65535 in 2-byte tokens, and ids over 2^31-1 in 4-byte ones, which a trainer's int32
  * would turn negative. Files must be, after the read, what they were when they were opened.
  *
- *     tokens_job_prepare -> reader_submit(&job->read) -> reader_reap -> each target's error
+ *     tokens_job_begin -> reader_submit(&job->read) -> reader_reap -> each target's error
  *
- * All work after the read is done by the reader's threads; prepare touches no file. One thread at a
- * time per job; the catalog is shared. */
+ * All work is done by the reader's threads: of a large index, places of documents are read from its
+ * file. One thread at a time per job; the catalog is shared. */
 #ifndef BALLAST_CORPUS_TOKENS_H
 #define BALLAST_CORPUS_TOKENS_H
 
@@ -42,11 +42,12 @@ struct tokens_job {
     struct read_job read; /* first member: a reaped read_job is its tokens_job */
     void *owner;          /* the caller's */
     struct tokens_target *targets;
-    uint64_t wanted_bytes; /* of the files, for the targets */
-    uint64_t read_bytes;   /* with gaps */
+    uint64_t wanted_bytes; /* of the files, for the targets; known when the job is reaped */
+    uint64_t read_bytes;   /* with gaps; likewise */
     /* private from here on, see tokens.c */
     const struct catalog *catalog;
     uint32_t token_bytes;
+    bool exact;
     uint32_t place_count;
     struct tokens_place *places; /* one per part, in disk order */
     struct tokens_key *keys;     /* to sort them by */
@@ -63,10 +64,15 @@ struct tokens_job {
 uint64_t tokens_payload_bytes(const struct document *documents, uint32_t count,
                               uint32_t token_bytes);
 
-/* Prepares a job that fills `targets` (a list, not empty), token_bytes 2 or 4. With `exact` no gaps
+/* Begins a job that fills `targets` (a list, not empty), token_bytes 2 or 4. With `exact` no gaps
  * are read: for a second try after a failure, which then concerns the target alone. Keeps and
  * reuses the job's memory between calls (zero the struct first time): about 400 bytes per part, and
- * the bytes in the file where widths differ. -ENOMEM; the job may be prepared again. */
+ * the bytes in the file where widths differ. Without that memory all targets end with -ENOMEM. */
+void tokens_job_begin(struct tokens_job *job, const struct catalog *catalog, uint32_t token_bytes,
+                      bool exact, struct tokens_target *targets);
+
+/* The same, with what the reader's thread would do first done here: job->read.extents are there.
+ * -ENOMEM; the job may be prepared again. */
 int tokens_job_prepare(struct tokens_job *job, const struct catalog *catalog, uint32_t token_bytes,
                        bool exact, struct tokens_target *targets);
 

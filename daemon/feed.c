@@ -105,9 +105,7 @@ static void feed_read(struct feed *feed, struct tokens_target *targets, bool exa
     assert(job != NULL);
     int code = FAILPOINT(read_begin);
     if (code == 0) {
-        code = tokens_job_prepare(&job->tokens, feed->catalog, feed->token_bytes, exact, targets);
-    }
-    if (code == 0) {
+        tokens_job_begin(&job->tokens, feed->catalog, feed->token_bytes, exact, targets);
         code = reader_submit(feed->reader, &job->tokens.read);
     }
     if (code < 0) {

@@ -41,8 +41,6 @@ struct feed {
     bool *held_up;           /* per replica: what is needed next found no slot */
     uint32_t reading;        /* jobs in flight */
     uint64_t progress_ns;    /* when one was begun with none in flight, or came back */
-    uint64_t wanted_bytes;   /* of files, since open */
-    uint64_t read_bytes;     /* with the gaps between what was wanted */
 };
 
 /* The fields above the line are the caller's and set before. -ENOMEM. */

@@ -284,13 +284,10 @@ static void submit_job(struct bench *bench, struct run *run, uint32_t job, struc
         return;
     }
     struct tokens_job *tokens = &bench->jobs[job];
-    int rc = tokens_job_prepare(tokens, run->catalog, 2, false, first);
-    assert(rc == 0);
-    rc = reader_submit(run->reader, &tokens->read);
+    tokens_job_begin(tokens, run->catalog, 2, false, first);
+    int rc = reader_submit(run->reader, &tokens->read);
     assert(rc == 0);
     run->in_flight++;
-    cost->bytes += tokens->wanted_bytes;
-    cost->read_bytes += tokens->read_bytes;
 }
 
 static void reap_jobs(struct bench *bench, struct run *run, struct cost *cost) {
@@ -305,6 +302,8 @@ static void reap_jobs(struct bench *bench, struct run *run, struct cost *cost) {
             give_up(job->targets->error.text);
         }
         run->in_flight--;
+        cost->bytes += job->wanted_bytes;
+        cost->read_bytes += job->read_bytes;
         submit_job(bench, run, (uint32_t)(job - bench->jobs), cost);
     }
 }

@@ -210,6 +210,84 @@ static void a_stopped_queue_gives_nothing_out_and_does_not_wait(void **state) {
     assert_false(reader_jobs_take(jobs, 1, 1, true, &piece));
 }
 
+/* A job whose extents are found by the taker; `busy`: what another taker gets meanwhile. */
+struct unprepared {
+    struct read_job job;
+    struct reader_jobs *jobs;
+    struct read_extent extents[2];
+    int code;
+    bool busy_takes;
+    struct read_piece busy;
+    uint32_t prepared, completed;
+};
+
+static int prepare(struct read_job *job) {
+    struct unprepared *unprepared = (struct unprepared *)(void *)job;
+    unprepared->prepared++;
+    unprepared->busy_takes = reader_jobs_take(unprepared->jobs, 1, 1, false, &unprepared->busy);
+    job->extents = unprepared->extents;
+    job->extent_count = 2;
+    return unprepared->code;
+}
+
+static void complete(struct read_job *job) {
+    ((struct unprepared *)(void *)job)->completed++;
+}
+
+static struct unprepared unprepared(struct reader_jobs *jobs, int code) {
+    return (struct unprepared){
+        .job = {.prepare = prepare, .complete = complete}, .jobs = jobs, .code = code};
+}
+
+static void who_takes_from_a_job_prepares_it_first_and_once(void **state) {
+    struct unprepared one = unprepared(*state, 0);
+    struct read_piece piece;
+    reader_jobs_submit(*state, &one.job);
+    assert_int_equal(one.prepared, 0);
+    take(*state, 1, 1, &piece);
+    assert_piece(&piece, &one.job, 0, 1);
+    take(*state, 1, 1, &piece);
+    assert_piece(&piece, &one.job, 1, 1);
+    assert_int_equal(one.prepared, 1);
+    assert_false(one.busy_takes);
+}
+
+static void while_one_job_is_prepared_others_are_and_nothing_overtakes_it(void **state) {
+    struct unprepared first = unprepared(*state, 0), second = unprepared(*state, 0);
+    struct read_piece piece;
+    reader_jobs_submit(*state, &first.job);
+    reader_jobs_submit(*state, &second.job);
+    take(*state, 2, 1, &piece);
+    assert_piece(&piece, &first.job, 0, 2);
+    assert_int_equal(second.prepared, 1); /* by who came while the first was prepared */
+    assert_false(first.busy_takes);
+    take(*state, 2, 1, &piece);
+    assert_piece(&piece, &second.job, 0, 2);
+}
+
+static void a_job_that_cannot_be_prepared_fails_and_holds_nobody_up(void **state) {
+    struct unprepared jobs[3];
+    for (uint32_t bad = 0; bad < 3; bad++) {
+        struct read_piece piece;
+        for (uint32_t i = 0; i < 3; i++) {
+            jobs[i] = unprepared(*state, i == bad ? -ENOMEM : 0);
+            reader_jobs_submit(*state, &jobs[i].job);
+        }
+        for (uint32_t taken = 0; taken < 2; taken++) {
+            take(*state, 2, 1, &piece);
+            reader_jobs_finish(*state, &piece);
+        }
+        assert_false(reader_jobs_take(*state, 2, 1, false, &piece));
+        assert_true(readable(*state));
+        for (uint32_t i = 0; i < 3; i++) {
+            assert_non_null(reader_jobs_reap(*state));
+            assert_int_equal(jobs[i].completed, 1);
+            assert_int_equal(jobs[i].job.result, jobs[i].code);
+            assert_int_equal(jobs[i].job.extent_count, i == bad ? 0 : 2);
+        }
+    }
+}
+
 /* Every cut of an extent of three iovecs (3, 1 and 4 bytes) into two reads. */
 static void an_extent_is_consumed_by_any_two_reads(void **state) {
     (void)state;
@@ -251,6 +329,9 @@ int main(void) {
         TEST(a_job_is_completed_once_before_it_is_reaped),
         TEST(the_bound_counts_jobs_until_they_are_reaped),
         TEST(a_stopped_queue_gives_nothing_out_and_does_not_wait),
+        TEST(who_takes_from_a_job_prepares_it_first_and_once),
+        TEST(while_one_job_is_prepared_others_are_and_nothing_overtakes_it),
+        TEST(a_job_that_cannot_be_prepared_fails_and_holds_nobody_up),
         cmocka_unit_test(an_extent_is_consumed_by_any_two_reads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -361,6 +361,35 @@ static void a_job_without_memory_can_be_prepared_later(void **state) {
     tokens_job_deinit(&job);
 }
 
+static void a_job_without_memory_fails_all_its_slots_when_the_reader_prepares_it(void **state) {
+    struct tokens_world *world = *state;
+    struct tokens_job job = {0};
+    uint16_t payloads[2][10];
+    counting_set(world, MEGATRON_I32, 2, 10);
+    tokens_world_write(world);
+    struct document parts[2] = {tokens_world_part(world, 0, 0, 0, 10),
+                                tokens_world_part(world, 0, 1, 0, 10)};
+    for (uint32_t r = 0; r < 2; r++) {
+        struct tokens_target targets[2] = {
+            {.documents = &parts[0], .count = 1, .payload = payloads[0], .next = &targets[1]},
+            {.documents = &parts[1], .count = 1, .payload = payloads[1]}};
+        tokens_job_begin(&job, world->catalog, 2, false, targets);
+        refuse_memory = true;
+        tokens_run_read(world->readers[r], &job);
+        refuse_memory = false;
+        assert_int_equal(job.read.result, -ENOMEM);
+        for (uint32_t t = 0; t < 2; t++) {
+            assert_int_equal(targets[t].error.code, -ENOMEM);
+            assert_non_null(strstr(targets[t].error.text, "could not begin"));
+        }
+        tokens_job_begin(&job, world->catalog, 2, false, targets);
+        tokens_run_read(world->readers[r], &job);
+        assert_int_equal(targets[0].error.code, 0);
+        assert_int_equal(payloads[1][9], 19);
+        tokens_job_deinit(&job);
+    }
+}
+
 /* Reads document 1 (3 tokens, not the first) of a set whose token `at` has these bits. */
 static int finish_with_bits(struct tokens_world *world, uint8_t dtype, uint32_t token_bytes,
                             uint64_t bits, uint32_t at, uint32_t length, struct error *error) {
@@ -499,6 +528,7 @@ int main(void) {
         TEST(a_replaced_file_is_refused_and_never_read_as_the_first),
         TEST(a_job_keeps_its_memory_between_micro_batches),
         TEST(a_job_without_memory_can_be_prepared_later),
+        TEST(a_job_without_memory_fails_all_its_slots_when_the_reader_prepares_it),
         TEST(ids_that_no_trainer_can_take_are_refused_with_their_place),
         TEST(a_file_that_became_shorter_is_refused_at_its_new_end),
         TEST(a_failed_read_names_document_and_error),

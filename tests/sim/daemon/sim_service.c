@@ -48,6 +48,8 @@ static int file_submit(struct reader *reader, struct read_job *job) {
 }
 
 static void file_read(struct read_job *job) {
+    bool prepared = read_job_prepare(job);
+    assert(prepared);
     for (uint32_t i = 0; i < job->extent_count; i++) {
         landing_read(&(struct landing){0}, &job->extents[i]);
         assert(job->extents[i].result == 0);
