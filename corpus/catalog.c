@@ -135,17 +135,17 @@ static bool catalog_outgrows_memory(const struct catalog *catalog) {
     return bytes > (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 2;
 }
 
-uint32_t catalog_read_direct(struct catalog *catalog, enum catalog_direct direct,
+uint32_t catalog_read_direct(struct catalog *catalog, enum catalog_direct direct, bool again,
                              struct error *why) {
     uint32_t count = 0;
+    bool chosen = direct == CATALOG_DIRECT_AUTO;
     *why = (struct error){0};
-    if (direct == CATALOG_BUFFERED ||
-        (direct == CATALOG_DIRECT_AUTO && !catalog_outgrows_memory(catalog))) {
+    if (direct == CATALOG_BUFFERED || (chosen && again && !catalog_outgrows_memory(catalog))) {
         return 0;
     }
     for (uint32_t i = 0; i < catalog->count; i++) {
         struct error error = {0};
-        if (dataset_read_direct(catalog->slots[i].dataset, &error) == 0) {
+        if (dataset_read_direct(catalog->slots[i].dataset, chosen, &error) == 0) {
             count++;
         } else if (why->code == 0) {
             *why = error;
@@ -154,20 +154,12 @@ uint32_t catalog_read_direct(struct catalog *catalog, enum catalog_direct direct
     return count;
 }
 
-/* Whether the byte at this address would have to come from storage, or nobody can say: 1, else 0.
- */
+/* Whether the byte at this address would have to come from storage: 1, else 0. */
 static uint32_t probe_cold(const struct dataset *dataset, uint64_t address) {
     const struct volume *volume = volumes_find(dataset_volumes(dataset), address);
-    int fd = file_acquire(volume->file);
-    uint8_t byte;
-    struct iovec iovec = {&byte, 1};
-    if (fd < 0) {
-        return 1;
-    }
-    off_t at = (off_t)volume_offset(volume, address);
-    uint32_t cold = preadv2(fd, &iovec, 1, at, RWF_NOWAIT) != 1;
-    file_release(volume->file);
-    return cold;
+    uint64_t offset = volume_offset(volume, address);
+    int cached = file_cached(volume->file, offset, 1);
+    return cached < 0 ? !file_holds(volume->file, offset) : !cached;
 }
 
 bool catalog_is_cold(const struct catalog *catalog) {
@@ -175,7 +167,8 @@ bool catalog_is_cold(const struct catalog *catalog) {
     for (uint32_t i = 0; i < catalog->count; i++) {
         const struct dataset *dataset = catalog->slots[i].dataset;
         uint64_t step = dataset_bin_bytes(dataset) / PROBES;
-        bool direct = step > 0 && file_is_direct(volume_file(dataset_volumes(dataset)->items));
+        const struct volumes *volumes = dataset_volumes(dataset);
+        bool direct = step > 0 && volumes->items->direct != NULL && !volumes->chosen;
         for (uint32_t probe = 0; step > 0 && !direct && probe < PROBES; probe++) {
             cold += probe_cold(dataset, step * probe + step / 2);
             tried++;

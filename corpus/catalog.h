@@ -42,14 +42,14 @@ void catalog_recheck(struct catalog *catalog);
 enum catalog_direct { CATALOG_BUFFERED = 0, CATALOG_DIRECT_AUTO = 1, CATALOG_DIRECT = 2 };
 
 /* Whether batches are read past the page cache (O_DIRECT); before any reader has the files. AUTO:
- * when all .bin together are over half of this machine's memory, so that the cache could not keep
- * them. Returns the number of datasets that are; `why` gets the reason of the first that cannot
- * (code 0: none). */
-uint32_t catalog_read_direct(struct catalog *catalog, enum catalog_direct direct,
+ * what is not in it; but none where the cache is to keep the files for the next time: they are read
+ * `again`, and all .bin together are at most half of this machine's memory. Returns the number of
+ * datasets that are; `why` gets the reason of the first that cannot (code 0: none). */
+uint32_t catalog_read_direct(struct catalog *catalog, enum catalog_direct direct, bool again,
                              struct error *why);
 
 /* Tries whether token files are in the page cache: true when most of a few places of each are not,
- * or the kernel cannot say. Reads nothing from storage. */
+ * or the kernel cannot say. */
 bool catalog_is_cold(const struct catalog *catalog);
 
 uint32_t catalog_count(const struct catalog *catalog);

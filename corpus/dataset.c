@@ -355,8 +355,8 @@ const char *dataset_locate(const struct dataset *dataset, uint64_t address, uint
     return file_path(volume->file);
 }
 
-int dataset_read_direct(struct dataset *dataset, struct error *error) {
-    return volumes_read_direct(&dataset->volumes, error);
+int dataset_read_direct(struct dataset *dataset, bool chosen, struct error *error) {
+    return volumes_read_direct(&dataset->volumes, chosen, error);
 }
 
 uint64_t dataset_documents(const struct dataset *dataset) {

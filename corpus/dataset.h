@@ -49,9 +49,9 @@ const char *dataset_bin_path(const struct dataset *dataset);
 const struct volumes *dataset_volumes(const struct dataset *dataset);
 const char *dataset_locate(const struct dataset *dataset, uint64_t address, uint64_t *offset);
 
-/* From now on batches are read past the page cache; before any reader has the file. -EINVAL where
- * the file system cannot. */
-int dataset_read_direct(struct dataset *dataset, struct error *error);
+/* From now on batches are read past the page cache, with `chosen` only what is not in it; before
+ * any reader has the file. -EINVAL where the file system cannot. */
+int dataset_read_direct(struct dataset *dataset, bool chosen, struct error *error);
 
 uint64_t dataset_documents(const struct dataset *dataset);
 uint64_t dataset_tokens(const struct dataset *dataset);

@@ -1,8 +1,8 @@
 /* extents: see extents.h. Memory for waste is found at the end, when it is known how much there is;
  * until then its iovecs lead nowhere. */
 #include "corpus/extents.h"
+#include "corpus/bulk.h"
 #include "corpus/files.h"
-#include "corpus/gathered.h"
 #include "corpus/manifest.h"
 #include "corpus/volumes.h"
 
@@ -17,8 +17,12 @@
 /* Where waste is before it is placed: nowhere near any payload. */
 #define UNPLACED (UINTPTR_MAX / 4)
 
+/* Where it is when it needs no place. */
+#define DROPPED (UINTPTR_MAX / 2)
+
 void extents_begin(struct extents *extents, bool gaps) {
     extents->gaps = gaps;
+    extents->cached = CACHED_ALL;
     extents->code = 0;
     extents->count = 0;
     extents->iovec_count = 0;
@@ -27,6 +31,10 @@ void extents_begin(struct extents *extents, bool gaps) {
     extents->read_bytes = 0;
     extents->volume = NULL;
     extents->manifest = NULL;
+}
+
+void extents_expect(struct extents *extents, enum cached cached) {
+    extents->cached = cached;
 }
 
 void extents_deinit(struct extents *extents) {
@@ -91,19 +99,17 @@ static void extent_append(struct extents *extents, uint64_t bytes, uint8_t *to) 
     extents->memory_end = to + bytes;
 }
 
-/* What is only read to be checked has memory of its own; the rest overwrites itself. */
+/* All waste of an extent overwrites itself, or needs no place: the reader deals it out. */
 static void extent_skip(struct extents *extents, uint64_t bytes) {
-    bool kept = extents->manifest != NULL;
-    uint64_t at = extents->waste_bytes + (kept ? extents->waste_open : 0);
-    if (bytes > 0) {
-        extents->memory_end = NULL;
-        extent_append(extents, bytes, (uint8_t *)(UNPLACED + at));
-        extents->memory_end = NULL;
-        if (kept) {
-            extents->waste_open += bytes;
-        } else if (bytes > extents->waste_open) {
-            extents->waste_open = bytes;
-        }
+    if (bytes == 0) {
+        return;
+    }
+    bool dropped = extent_opened(extents)->dropped;
+    extents->memory_end = NULL;
+    extent_append(extents, bytes, (uint8_t *)(dropped ? DROPPED : UNPLACED + extents->waste_bytes));
+    extents->memory_end = NULL;
+    if (!dropped && bytes > extents->waste_open) {
+        extents->waste_open = bytes;
     }
 }
 
@@ -119,26 +125,38 @@ static uint64_t extent_whole_end(const struct extents *extents) {
     return end > extents->end ? end : extents->end; /* which may be WINDOWS_NOWHERE */
 }
 
+/* Once it is known how far the open extent goes. */
+static void extent_choose(struct extents *extents) {
+    struct read_extent *extent = extent_opened(extents);
+    const struct volume *volume = extents->volume;
+    uint64_t bytes = volume_offset(volume, extents->end) - extent->offset;
+    if (volume->direct != NULL && file_cached(volume->file, extent->offset, bytes) == 0) {
+        extent->file = volume->direct;
+    }
+}
+
 static void extent_close(struct extents *extents) {
     if (extents->count > 0) {
         extent_skip(extents, extent_whole_end(extents) - extents->end);
         extents->waste_bytes += extents->waste_open;
         extents->waste_open = 0;
         extent_opened(extents)->iovec_count = extents->iovecs_open;
+        if (extents->undecided) {
+            extent_choose(extents);
+        }
     }
 }
 
 /* On a thread of the reader. */
-static int extent_check(struct read_extent *extent) {
+static int extent_check(struct read_extent *extent, const uint8_t *bytes_read) {
     const struct volume *volume = extent->check_context;
     const struct manifest *manifest = volume->manifest;
     uint64_t first = volume->pieces_at + (extent->offset - volume->start);
     uint64_t piece_bytes = manifest_piece_bytes(manifest), bytes = extent->done;
-    struct gathered from = {.iovec = extent->iovecs};
     for (uint64_t at = 0; at < bytes; at += piece_bytes) {
         size_t piece_size = (size_t)(bytes - at < piece_bytes ? bytes - at : piece_bytes);
         uint64_t piece = (first + at) / piece_bytes;
-        if (gathered_hash(&from, piece_size) != manifest_hash(manifest, piece)) {
+        if (bulk_hash(bytes_read + at, piece_size) != manifest_hash(manifest, piece)) {
             extent->done = at;
             return -EBADMSG;
         }
@@ -183,14 +201,17 @@ static void extent_open(struct extents *extents, const struct dataset *dataset, 
         return;
     }
     const struct volume *volume = volumes_find(dataset_volumes(dataset), offset);
-    struct file *file = volume_file(volume);
+    bool chosen = dataset_volumes(dataset)->chosen;
+    bool direct = volume->direct != NULL && (!chosen || extents->cached == CACHED_NONE);
     extents->volume = volume;
-    extents->gap_max = !extents->gaps         ? 0
-                       : file_is_direct(file) ? EXTENT_GAP_BYTES_MAX_DIRECT
-                                              : EXTENT_GAP_BYTES_MAX;
+    extents->undecided = chosen && extents->cached == CACHED_PARTLY;
+    extents->gap_max = !extents->gaps ? 0
+                       : direct       ? EXTENT_GAP_BYTES_MAX_DIRECT
+                                      : EXTENT_GAP_BYTES_MAX;
     extent_bounds(extents, offset);
     extents->extents[extents->count] = (struct read_extent){
-        .file = file,
+        .file = direct ? volume->direct : volume->file,
+        .dropped = direct || extents->manifest != NULL,
         .offset = volume_offset(volume, extents->end),
         .check = extents->manifest == NULL ? NULL : extent_check,
         .check_context = volume,
@@ -248,6 +269,8 @@ static int extents_place_waste(struct extents *extents) {
         uintptr_t at = (uintptr_t)extents->iovecs[i].iov_base - UNPLACED;
         if (at < extents->waste_bytes) {
             extents->iovecs[i].iov_base = extents->waste + at;
+        } else if (at == DROPPED - UNPLACED) {
+            extents->iovecs[i].iov_base = NULL;
         }
     }
     return 0;

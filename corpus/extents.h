@@ -3,7 +3,8 @@
  * Parts that are neighbours on disk become one read wherever their tokens go, up to 1 MB; what is
  * longer is cut. Bytes between two parts are read along and thrown away where that is cheaper than
  * another read. What a manifest covers and was not checked yet is read by whole pieces, to be
- * checked on the way; what was checked is read like any other.
+ * checked on the way; what was checked is read like any other. Of files that may be read past the
+ * page cache, what is not in it is.
  * One thread. Nothing is allocated that is there from the time before. */
 #ifndef BALLAST_CORPUS_EXTENTS_H
 #define BALLAST_CORPUS_EXTENTS_H
@@ -16,7 +17,10 @@
 /* Gaps of up to this many bytes are read along: about what the page cache, or the disk where it is
  * read past the cache, delivers in the time of one read. */
 #define EXTENT_GAP_BYTES_MAX        4096u
-#define EXTENT_GAP_BYTES_MAX_DIRECT 8192u
+#define EXTENT_GAP_BYTES_MAX_DIRECT 16384u
+
+/* How much of what is wanted is in the page cache. */
+enum cached { CACHED_NONE, CACHED_PARTLY, CACHED_ALL };
 
 struct extents {
     struct read_extent *extents; /* check_context is the volume */
@@ -29,21 +33,27 @@ struct extents {
     uint64_t iovec_count, iovec_max;
     uint8_t *waste; /* what is read and not wanted */
     uint64_t waste_bytes, waste_max;
-    bool gaps; /* are read along */
-    int code;  /* -ENOMEM: there is none of what was to be had */
+    bool gaps;          /* are read along */
+    enum cached cached; /* of the dataset */
+    int code;           /* -ENOMEM: there is none of what was to be had */
     /* The open extent: */
     const struct volume *volume;     /* of whose dataset; which it does not leave */
     const struct manifest *manifest; /* it is checked against; NULL: not checked */
+    bool undecided;                  /* whether it is read past the page cache */
     uint32_t iovecs_open;
     uint64_t gap_max;
     uint64_t end;        /* address */
     uint64_t bound;      /* where it has to end */
-    uint64_t waste_open; /* for its gaps: the largest, or all where they are checked */
+    uint64_t waste_open; /* for its gaps: the largest */
     uint8_t *memory_end; /* of its last iovec */
 };
 
 /* Empties it; memory is kept. Zero it the first time. */
 void extents_begin(struct extents *extents, bool gaps);
+
+/* For what is added next, of datasets that are chosen for (volumes.chosen): CACHED_PARTLY makes it
+ * look at each extent, which the kernel must be able to (file_cached). */
+void extents_expect(struct extents *extents, enum cached cached);
 
 /* `bytes` bytes at the address `offset` of a dataset go to `to`, for the place of this number;
  * datasets and offsets ascend, but one may begin before the last one ends. */

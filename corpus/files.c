@@ -11,14 +11,32 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define OPEN_MAX_LEAST 8u
+
+/* On every architecture; Debian 12's headers do not know it. */
+#ifndef __NR_cachestat
+#define __NR_cachestat 451
+#endif
+#define PAGE_BYTES         4096u
+#define FILE_DIRECT_SECTOR 512u
+
+struct cached_range {
+    uint64_t offset, bytes;
+};
+
+struct cached_pages {
+    uint64_t cached, dirty, writeback, evicted, recently_evicted;
+};
 
 struct file {
     struct files *files;
     char *path;
     int flags; /* of open */
+    uint32_t align;
     struct stat first;
     struct file *next; /* of the set */
     /* Under the set's lock: */
@@ -130,6 +148,24 @@ static int file_open_path(struct files *files, const char *path, int flags, stru
     return fd;
 }
 
+/* Of what is read past the page cache; 0: it cannot be. */
+static uint32_t direct_align(int fd) {
+#ifdef STATX_DIOALIGN
+    struct statx info;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 &&
+        (info.stx_mask & STATX_DIOALIGN) != 0) {
+        uint32_t align = info.stx_dio_offset_align;
+        bool fits = align <= FILE_DIRECT_ALIGN_MAX &&
+                    info.stx_dio_mem_align <= FILE_DIRECT_ALIGN_MAX;
+        return fits ? align : 0;
+    }
+#endif
+    void *block = aligned_alloc(FILE_DIRECT_ALIGN_MAX, FILE_DIRECT_ALIGN_MAX);
+    bool small = block != NULL && pread(fd, block, FILE_DIRECT_SECTOR, FILE_DIRECT_SECTOR) >= 0;
+    free(block);
+    return small ? FILE_DIRECT_SECTOR : FILE_DIRECT_ALIGN_MAX;
+}
+
 static int refuse_file(const char *path, int code, struct error *error) {
     if (code == -EINVAL) {
         return error_set(error, code, "%s: not a regular file; give the prefix of two files", path);
@@ -149,6 +185,11 @@ int file_create(struct files *files, const char *path, bool direct, struct file 
     }
     file->flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (direct ? O_DIRECT : 0);
     int fd = file_open_path(files, path, file->flags, &file->first);
+    file->align = fd < 0 || !direct ? 1 : direct_align(fd);
+    if (file->align == 0) {
+        (void)close(fd);
+        fd = -EOPNOTSUPP;
+    }
     if (fd < 0) {
         free(copy);
         free(file);
@@ -194,6 +235,36 @@ uint64_t file_bytes(const struct file *file) {
 
 bool file_is_direct(const struct file *file) {
     return (file->flags & O_DIRECT) != 0;
+}
+
+uint32_t file_align(const struct file *file) {
+    return file->align;
+}
+
+int file_cached(struct file *file, uint64_t offset, uint64_t bytes) {
+    struct cached_range range = {offset, bytes};
+    struct cached_pages pages = {0};
+    int fd = file_acquire(file);
+    if (fd < 0) {
+        return fd;
+    }
+    long rc = syscall(__NR_cachestat, fd, &range, &pages, 0);
+    int code = rc < 0 ? -errno : 0;
+    file_release(file);
+    uint64_t all = (offset + bytes + PAGE_BYTES - 1) / PAGE_BYTES - offset / PAGE_BYTES;
+    return code < 0 ? code : pages.cached >= all;
+}
+
+bool file_holds(struct file *file, uint64_t offset) {
+    uint8_t byte;
+    struct iovec iovec = {&byte, 1};
+    int fd = file_acquire(file);
+    if (fd < 0) {
+        return false;
+    }
+    bool holds = preadv2(fd, &iovec, 1, (off_t)offset, RWF_NOWAIT) == 1;
+    file_release(file);
+    return holds;
 }
 
 /* Under the lock. */

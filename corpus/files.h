@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FILE_DIRECT_ALIGN 4096u /* of every logical block size in use */
+#define FILE_DIRECT_ALIGN_MAX 4096u /* of every logical block size in use */
 
 struct files;
 struct file;
@@ -35,8 +35,20 @@ void file_destroy(struct file *file); /* takes NULL; not in use any more */
 const char *file_path(const struct file *file);
 uint64_t file_bytes(const struct file *file); /* as first opened */
 
-/* Whether offsets, lengths and memory must be multiples of FILE_DIRECT_ALIGN. */
+/* Whether it is read past the page cache, and what offsets and lengths must be multiples of then:
+ * what the kernel says (STATX_DIOALIGN), else 512 or 4096 by trying; 1 otherwise. Memory must be
+ * aligned to FILE_DIRECT_ALIGN_MAX. */
 bool file_is_direct(const struct file *file);
+uint32_t file_align(const struct file *file);
+
+/* 1: all these bytes of a file that is not direct are in the page cache; 0: not all; a negative
+ * errno: the kernel has no cachestat (before 6.5) or tells only those who may write the file.
+ * Reads nothing. */
+int file_cached(struct file *file, uint64_t offset, uint64_t bytes);
+
+/* Whether the byte at `offset` is, as far as a read can tell that does not wait: where it is not,
+ * the kernel may begin to fetch its page. */
+bool file_holds(struct file *file, uint64_t offset);
 
 /* A descriptor that stays open until file_release, or a negative errno: of open, or -ESTALE when
  * another file stands there now. May block on storage. */

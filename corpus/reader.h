@@ -13,6 +13,7 @@
 
 #include "planner/error.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/uio.h>
 
@@ -31,9 +32,11 @@ struct read_extent {
     uint32_t iovec_count; /* 1..READ_EXTENT_IOVECS_MAX */
     uint64_t offset;      /* bytes */
     struct iovec *iovecs; /* the job's memory, no empty ones; as they were when it is reaped */
-    /* May be NULL. Called by a thread of the reader when all is read, while it is in the cache: 0,
-     * or the extent fails with this errno, `done` moved to where. */
-    int (*check)(struct read_extent *extent);
+    bool dropped;         /* of several, those without a base are read and thrown away */
+    /* May be NULL, and is without `dropped` where there are several iovecs. Called by a thread of
+     * the reader when all is read, with it in one piece and in the processor's cache, before it is
+     * where it belongs: 0, or the extent fails with this errno, `done` moved to where. */
+    int (*check)(struct read_extent *extent, const uint8_t *bytes);
     const void *check_context; /* the submitter's, for `check` */
     /* Set by the reader: */
     int result;    /* 0 or a negative errno */

@@ -1,6 +1,7 @@
 /* reader_jobs: see the header. Lists are linked through the jobs themselves, so nothing here
  * allocates. */
 #include "corpus/reader_jobs.h"
+#include "corpus/bulk.h"
 
 #include <assert.h>
 #include <signal.h>
@@ -291,26 +292,26 @@ static uint64_t extent_bytes(const struct read_extent *extent) {
 
 static bool landing_begin_bounced(struct landing *landing) {
     struct read_extent *extent = landing->extent;
-    uint64_t end = extent->offset + extent_bytes(extent);
-    landing->block = extent->offset / FILE_DIRECT_ALIGN * FILE_DIRECT_ALIGN;
+    uint64_t end = extent->offset + extent_bytes(extent), align = landing->align;
+    landing->block = extent->offset / align * align;
     landing->got = 0;
     if (landing->bounce == NULL) {
-        landing->bounce = aligned_alloc(FILE_DIRECT_ALIGN, EXTENT_BOUNCE_BYTES);
+        landing->bounce = aligned_alloc(FILE_DIRECT_ALIGN_MAX, EXTENT_BOUNCE_BYTES);
     }
     if (landing->bounce == NULL) {
         extent->result = -ENOMEM;
         return false;
     }
     landing->whole = (struct iovec){landing->bounce,
-                                    (end - landing->block + FILE_DIRECT_ALIGN - 1) /
-                                        FILE_DIRECT_ALIGN * FILE_DIRECT_ALIGN};
+                                    (end - landing->block + align - 1) / align * align};
     return true;
 }
 
 bool landing_begin(struct landing *landing, struct read_extent *extent) {
     landing->extent = extent;
     landing->tries = (struct extent_tries){0};
-    landing->bounced = false;
+    landing->bounced = extent->dropped && extent->iovec_count > 1;
+    landing->align = 1;
     extent->result = 0;
     extent->done = 0;
     extent->next = 0;
@@ -322,7 +323,8 @@ bool landing_begin(struct landing *landing, struct read_extent *extent) {
             return false;
         }
         extent->fd = fd;
-        landing->bounced = file_is_direct(extent->file);
+        landing->bounced = landing->bounced || file_is_direct(extent->file);
+        landing->align = file_align(extent->file);
     }
     if (landing->bounced && !landing_begin_bounced(landing)) {
         if (extent->file != NULL) {
@@ -346,13 +348,16 @@ uint64_t landing_offset(const struct landing *landing) {
                             : landing->extent->offset + landing->extent->done;
 }
 
-static void landing_scatter(struct landing *landing) {
+/* Of an extent that is read. */
+static int landing_check(const struct landing *landing) {
     struct read_extent *extent = landing->extent;
-    const uint8_t *from = landing->bounce + (extent->offset - landing->block);
-    for (uint32_t i = 0; i < extent->iovec_count; i++) {
-        memcpy(extent->iovecs[i].iov_base, from, extent->iovecs[i].iov_len);
-        from += extent->iovecs[i].iov_len;
+    const uint8_t *bytes = landing->bounced ? landing->bounce + (extent->offset - landing->block)
+                                            : extent->iovecs->iov_base;
+    int rc = extent->check == NULL ? 0 : extent->check(extent, bytes);
+    if (rc == 0 && landing->bounced) {
+        bulk_scatter(extent->iovecs, extent->iovec_count, bytes);
     }
+    return rc;
 }
 
 /* Reads go on at whole blocks only, so what came of a torn one is read again; the end of the file
@@ -364,10 +369,9 @@ static int landing_consume_bounced(struct landing *landing, size_t bytes) {
     uint64_t got = landing->got + bytes;
     extent->done = got <= before ? 0 : got - before < wanted ? got - before : wanted;
     if (extent->done == wanted) {
-        landing_scatter(landing);
         return 0;
     }
-    got -= got % FILE_DIRECT_ALIGN;
+    got -= got % landing->align;
     if (got == landing->got) {
         return -ENODATA;
     }
@@ -410,7 +414,7 @@ bool landing_advance(struct landing *landing, ssize_t result) {
         file_release(extent->file);
     }
     extent->file = file;
-    extent->result = rc == 0 && extent->check != NULL ? extent->check(extent) : rc;
+    extent->result = rc == 0 ? landing_check(landing) : rc;
     return false;
 }
 

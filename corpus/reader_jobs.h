@@ -70,14 +70,16 @@ struct extent_tries {
     uint32_t failed;    /* EIO, ESTALE */
 };
 
-#define EXTENT_BOUNCE_BYTES (READ_EXTENT_BYTES_MAX + 2 * FILE_DIRECT_ALIGN)
+#define EXTENT_BOUNCE_BYTES (READ_EXTENT_BYTES_MAX + 2 * FILE_DIRECT_ALIGN_MAX)
 
-/* An extent on its way. Of a direct file whole blocks are read into bounce memory first. */
+/* An extent on its way. What is to be checked or partly thrown away, and of a direct file whole
+ * blocks, is read into bounce memory first and dealt out from there. */
 struct landing {
     struct read_extent *extent;
     struct extent_tries tries;
     bool bounced;
     uint8_t *bounce; /* EXTENT_BOUNCE_BYTES, aligned; the taker's, kept from extent to extent */
+    uint32_t align;  /* bounced: of what is read */
     uint64_t block;  /* bounced: offset in the file of the first block */
     uint64_t got;    /* bounced: bytes in the bounce memory */
     struct iovec whole;

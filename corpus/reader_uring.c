@@ -11,9 +11,10 @@
  *
  * Warm reads complete inside the submitting call and are then taken from the completion queue
  * without another one. Memory that reads land in is registered where the kernel lets us: a read
- * into one piece of it, and every direct read, is then a fixed one. Without (RLIMIT_MEMLOCK) all
- * goes on a little slower. Not used: SQPOLL (burns a core), IOSQE_ASYNC except after EAGAIN (2.5
- * times the CPU). Kernels: from 5.10 on; what is newer is tried and done without. */
+ * into one piece of it, and every direct read, is then a fixed one (bounce memory is registered
+ * with the first of those). Without (RLIMIT_MEMLOCK) all goes on a little slower. Not used: SQPOLL
+ * (burns a core), IOSQE_ASYNC except after EAGAIN (2.5 times the CPU). Kernels: from 5.10 on; what
+ * is newer is tried and done without. */
 #include "corpus/reader_jobs.h"
 #include "corpus/thread.h"
 
@@ -24,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,7 +54,11 @@ struct uring_ring {
     struct error lacks;
     /* The thread's own: */
     struct io_uring ring;
-    bool registered; /* uring->memory */
+    bool registered;       /* uring->memory */
+    bool may_register;     /* bounces, behind it: not tried yet */
+    bool bounces_fixed;    /* are registered */
+    uint8_t *bounces;      /* of all slots, one after another */
+    uint64_t bounce_bytes; /* of all */
     bool wake_armed;
     uint32_t slot_count;
     uint32_t free_count;
@@ -137,10 +143,39 @@ static void uring_limit_workers(struct uring_ring *ring) {
     (void)io_uring_register_iowq_max_workers(&ring->ring, values);
 }
 
+/* With room for the bounce memory behind, where the kernel has that (5.19). */
+static int uring_register_buffers(struct uring_ring *ring, const struct iovec *buffers,
+                                  unsigned count) {
+    int rc = io_uring_register_buffers_sparse(&ring->ring, count + 1);
+    if (rc == 0) {
+        rc = io_uring_register_buffers_update_tag(&ring->ring, 0, buffers, NULL, count);
+        ring->may_register = rc == (int)count;
+        if (rc != (int)count) {
+            (void)io_uring_unregister_buffers(&ring->ring);
+        }
+        return rc < 0 ? rc : rc == (int)count ? 0 : -ENOMEM;
+    }
+    return io_uring_register_buffers(&ring->ring, buffers, count);
+}
+
+static unsigned uring_buffer_count(const struct uring_reader *uring) {
+    return (unsigned)((uring->memory_bytes + URING_BUFFER_BYTES - 1) / URING_BUFFER_BYTES);
+}
+
+static void uring_register_bounces(struct uring_ring *ring) {
+    struct iovec bounces = {ring->bounces, ring->bounce_bytes};
+    if (ring->may_register && ring->bounce_bytes <= URING_BUFFER_BYTES) {
+        ring->bounces_fixed = io_uring_register_buffers_update_tag(&ring->ring,
+                                                                   uring_buffer_count(ring->uring),
+                                                                   &bounces, NULL, 1) == 1;
+    }
+    ring->may_register = false;
+}
+
 /* What fails here is done without. */
 static void uring_register_memory(struct uring_ring *ring) {
     const struct uring_reader *uring = ring->uring;
-    uint64_t count = (uring->memory_bytes + URING_BUFFER_BYTES - 1) / URING_BUFFER_BYTES;
+    uint64_t count = uring_buffer_count(uring);
     struct iovec *buffers = count == 0 ? NULL : calloc(count, sizeof *buffers);
     int rc = buffers == NULL ? -ENOMEM : count > URING_BUFFERS_MAX ? -E2BIG : 0;
     if (count == 0) {
@@ -152,7 +187,7 @@ static void uring_register_memory(struct uring_ring *ring) {
                                     rest < URING_BUFFER_BYTES ? rest : URING_BUFFER_BYTES};
     }
     if (rc == 0) {
-        rc = io_uring_register_buffers(&ring->ring, buffers, (unsigned)count);
+        rc = uring_register_buffers(ring, buffers, (unsigned)count);
     }
     free(buffers);
     ring->registered = rc == 0;
@@ -192,6 +227,10 @@ static void uring_arm_wake(struct uring_ring *ring) {
 static int uring_buffer_of(const struct uring_ring *ring, const struct iovec *iovec) {
     const struct uring_reader *uring = ring->uring;
     uintptr_t from = (uintptr_t)iovec->iov_base - (uintptr_t)uring->memory;
+    if (ring->bounces_fixed &&
+        (uintptr_t)iovec->iov_base - (uintptr_t)ring->bounces < ring->bounce_bytes) {
+        return (int)uring_buffer_count(uring);
+    }
     if (!ring->registered || from >= uring->memory_bytes || iovec->iov_len == 0 ||
         iovec->iov_len > uring->memory_bytes - from) {
         return -1;
@@ -204,6 +243,9 @@ static void uring_issue(struct uring_ring *ring, struct uring_slot *slot, unsign
     struct landing *landing = &slot->landing;
     struct iovec *iovecs = landing_iovecs(landing);
     uint32_t count = landing_iovec_count(landing);
+    if (landing->align > 1 && ring->may_register) {
+        uring_register_bounces(ring);
+    }
     int buffer = count == 1 ? uring_buffer_of(ring, iovecs) : -1;
     struct io_uring_sqe *sqe = io_uring_get_sqe(&ring->ring);
     assert(sqe != NULL); /* one entry per slot and one for the wake-up */
@@ -348,8 +390,8 @@ static struct read_job *uring_reap(struct reader *reader) {
 }
 
 static void ring_free(struct uring_ring *ring) {
-    for (uint32_t i = 0; ring->slots != NULL && i < ring->slot_count; i++) {
-        free(ring->slots[i].landing.bounce);
+    if (ring->bounces != NULL) {
+        (void)munmap(ring->bounces, ring->bounce_bytes);
     }
     free(ring->slots);
     free(ring->free_slots);
@@ -373,15 +415,29 @@ static void uring_close(struct reader *reader) {
 
 static const struct reader_ops uring_ops = {uring_submit, uring_reap, uring_close};
 
+/* Addresses only: pages come when they are used, huge ones where there are any. */
+static uint8_t *uring_map_bounces(uint32_t count, uint64_t *bytes) {
+    *bytes = (uint64_t)count * EXTENT_BOUNCE_BYTES;
+    void *bounces = mmap(NULL, *bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (bounces == MAP_FAILED) {
+        return NULL;
+    }
+    (void)madvise(bounces, *bytes, MADV_HUGEPAGE);
+    return bounces;
+}
+
 static int ring_reserve(struct uring_ring *ring, struct error *error) {
     ring->slots = calloc(ring->slot_count, sizeof *ring->slots);
     ring->free_slots = calloc(ring->slot_count, sizeof *ring->free_slots);
-    if (ring->slots == NULL || ring->free_slots == NULL) {
+    ring->bounces = uring_map_bounces(ring->slot_count, &ring->bounce_bytes);
+    if (ring->slots == NULL || ring->free_slots == NULL || ring->bounces == NULL) {
         return error_set(error, -ENOMEM, "reader: %s", strerror(ENOMEM));
     }
     ring->free_count = ring->slot_count;
     for (uint32_t i = 0; i < ring->slot_count; i++) {
         ring->free_slots[i] = ring->slot_count - 1 - i;
+        ring->slots[i].landing.bounce = ring->bounces + i * EXTENT_BOUNCE_BYTES;
     }
     ring->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (ring->wake_fd < 0) {

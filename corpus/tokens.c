@@ -5,9 +5,9 @@
  * begins with it, it is copied from there afterwards, since reading it apart would tear the extent;
  * else it is one more token of the same extent. */
 #include "corpus/tokens.h"
+#include "corpus/bulk.h"
 #include "corpus/convert.h"
 #include "corpus/files.h"
-#include "corpus/gathered.h"
 #include "corpus/volumes.h"
 
 #include <assert.h>
@@ -73,23 +73,21 @@ static int tokens_reserve_places(struct tokens_job *job) {
     return 0;
 }
 
-static struct tokens_place tokens_find_place(const struct dataset *dataset,
-                                             struct tokens_target *target, uint32_t part) {
+static void tokens_find_place(const struct dataset *dataset, struct tokens_target *target,
+                              uint32_t part, struct tokens_place *place) {
     const struct document *document = &target->documents[part];
     uint32_t width = dataset_width(dataset), length;
     uint64_t offset = dataset_place(dataset, document->document, &length);
     assert(document->length > 0);
     assert((uint64_t)document->offset + document->length <= document->document_length);
     assert(document->document_length <= length || dataset_failed(dataset, NULL) < 0);
-    return (struct tokens_place){
-        .file_offset = offset + (uint64_t)document->offset * width,
-        .file_bytes = (uint64_t)document->length * width,
-        .successor_row = NO_ROW,
-        .target = target,
-        .dataset = document->dataset,
-        .part = part,
-        .width = width,
-    };
+    place->file_offset = offset + (uint64_t)document->offset * width;
+    place->file_bytes = (uint64_t)document->length * width;
+    place->successor_row = NO_ROW;
+    place->target = target;
+    place->dataset = document->dataset;
+    place->part = part;
+    place->width = width;
 }
 
 /* Rows in the order of the parts. */
@@ -102,7 +100,7 @@ static void tokens_find_target(const struct tokens_job *job, struct tokens_targe
         if (i == 0 || document->dataset != document[-1].dataset) {
             dataset = catalog_dataset(job->catalog, document->dataset);
         }
-        places[i] = tokens_find_place(dataset, target, i);
+        tokens_find_place(dataset, target, i, &places[i]);
         places[i].row = row;
         row += document->length;
     }
@@ -113,7 +111,8 @@ static void tokens_find_target(const struct tokens_job *job, struct tokens_targe
     }
 }
 
-#define DIGIT_BITS 11u
+#define DIGIT_BITS   11u
+#define PLACES_AHEAD 8u /* that are fetched while one is copied */
 
 /* One pass of a radix sort, stable. */
 static void keys_sort_by(const struct tokens_key *from, struct tokens_key *to, uint32_t count,
@@ -155,6 +154,8 @@ static void tokens_sort_places(struct tokens_job *job) {
         spare = swapped;
     }
     for (uint32_t i = 0; i < job->place_count; i++) {
+        uint32_t later = i + PLACES_AHEAD < job->place_count ? i + PLACES_AHEAD : i;
+        __builtin_prefetch(&job->places[keys[later].place]);
         sorted[i] = job->places[keys[i].place];
     }
     job->places = sorted;
@@ -223,6 +224,32 @@ static bool dataset_is_converted(const struct tokens_job *job, const struct data
            convert_forbidden_bits(dataset_dtype(dataset), job->token_bytes) != 0;
 }
 
+#define SAMPLES 16u /* of what a job wants of a dataset */
+
+/* How much of what is wanted of a dataset is in the page cache, by a few of its places, which begin
+ * with this one. Where the kernel cannot tell of single extents it is all or nothing. */
+static enum cached tokens_sample(const struct tokens_job *job, const struct dataset *dataset,
+                                 uint32_t first) {
+    uint32_t end = first, tried = 0, cached = 0;
+    bool telling = true;
+    while (end < job->place_count && job->places[end].dataset == job->places[first].dataset) {
+        end++;
+    }
+    uint32_t step = (end - first + SAMPLES - 1) / SAMPLES;
+    for (uint32_t i = first + step / 2; i < end; i += step, tried++) {
+        const struct tokens_place *place = &job->places[i];
+        const struct volume *volume = volumes_find(dataset_volumes(dataset), place->file_offset);
+        uint64_t offset = volume_offset(volume, place->file_offset);
+        int found = file_cached(volume->file, offset, place->file_bytes);
+        telling = telling && found >= 0;
+        cached += found > 0 || (found < 0 && file_holds(volume->file, offset));
+    }
+    if (telling && cached > 0 && cached < tried) {
+        return CACHED_PARTLY;
+    }
+    return 2 * cached >= tried ? CACHED_ALL : CACHED_NONE;
+}
+
 static int tokens_find_extents(struct tokens_job *job, bool gaps) {
     const struct dataset *dataset = NULL;
     extents_begin(&job->extents, gaps);
@@ -235,6 +262,9 @@ static int tokens_find_extents(struct tokens_job *job, bool gaps) {
         if (i == 0 || place->dataset != place[-1].dataset) {
             dataset = catalog_dataset(job->catalog, place->dataset);
             job->is_converted = job->is_converted || dataset_is_converted(job, dataset);
+            if (dataset_volumes(dataset)->chosen) {
+                extents_expect(&job->extents, tokens_sample(job, dataset, i));
+            }
         }
         extents_add(&job->extents, dataset, place->file_offset, place->file_bytes, to, i);
         if (place_reads_successor(job, i)) {
@@ -466,7 +496,7 @@ static void tokens_check_files(const struct tokens_job *job) {
     const struct volume *before = NULL;
     for (uint32_t e = 0; e < job->read.extent_count; e++) {
         const struct volume *volume = job->read.extents[e].check_context;
-        int code = volume == before ? 0 : file_check(volume_file(volume));
+        int code = volume == before ? 0 : file_check(volume->file);
         before = volume;
         if (code < 0) {
             tokens_fail_volume(job, volume, code);
@@ -498,9 +528,8 @@ static void tokens_finish_places(const struct tokens_job *job) {
 static void target_hash(struct tokens_target *target, uint32_t token_bytes) {
     target->hash = 0;
     if (target->wants_hash && target->error.code == 0) {
-        struct iovec payload = {
-            target->payload, tokens_payload_bytes(target->documents, target->count, token_bytes)};
-        target->hash = gathered_hash(&(struct gathered){.iovec = &payload}, payload.iov_len);
+        target->hash = bulk_hash(
+            target->payload, tokens_payload_bytes(target->documents, target->count, token_bytes));
     }
 }
 

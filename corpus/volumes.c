@@ -77,10 +77,6 @@ const struct volume *volumes_find(const struct volumes *volumes, uint64_t addres
     return &volumes->items[low];
 }
 
-struct file *volume_file(const struct volume *volume) {
-    return volume->direct != NULL ? volume->direct : volume->file;
-}
-
 int volumes_read_file(struct file *file, uint64_t offset, void *to, size_t count, size_t *have) {
     int fd = file_acquire(file);
     int rc = fd < 0 ? fd : 0;
@@ -118,7 +114,8 @@ int volumes_read(const struct volumes *volumes, uint64_t address, void *to, size
     return rc;
 }
 
-int volumes_read_direct(struct volumes *volumes, struct error *error) {
+int volumes_read_direct(struct volumes *volumes, bool chosen, struct error *error) {
+    volumes->chosen = chosen;
     for (uint32_t i = 0; i < volumes->count; i++) {
         struct volume *volume = &volumes->items[i];
         int rc = file_create(volumes->files, file_path(volume->file), true, &volume->direct, error);

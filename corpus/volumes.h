@@ -19,7 +19,7 @@ struct manifest;
 
 struct volume {
     struct file *file;
-    struct file *direct; /* the same past the page cache, or NULL */
+    struct file *direct; /* the same past the page cache, or NULL: not to be read so */
     uint64_t base;       /* address of its first byte */
     uint64_t start;      /* where that is in the file */
     uint64_t bytes;
@@ -33,6 +33,7 @@ struct volumes {
     uint32_t count;
     uint32_t capacity;
     uint64_t bytes; /* of all */
+    bool chosen;    /* what is in the page cache is read from there all the same */
 };
 
 void volumes_init(struct volumes *volumes, struct files *files);
@@ -48,8 +49,7 @@ int volumes_add(struct volumes *volumes, struct file *file, uint64_t start, uint
 /* The volume with the byte at this address; the last one for an address behind all. count > 0. */
 const struct volume *volumes_find(const struct volumes *volumes, uint64_t address);
 
-/* The file that a volume's batches are read from, and where an address is in it. */
-struct file *volume_file(const struct volume *volume);
+/* Where an address is in a volume's file. */
 static inline uint64_t volume_offset(const struct volume *volume, uint64_t address) {
     return volume->start + (address - volume->base);
 }
@@ -62,8 +62,8 @@ int volumes_read(const struct volumes *volumes, uint64_t address, void *to, size
 /* Reads bytes of a file that need not be of any volume; as volumes_read. */
 int volumes_read_file(struct file *file, uint64_t offset, void *to, size_t count, size_t *have);
 
-/* Batches are read past the page cache from now on. */
-int volumes_read_direct(struct volumes *volumes, struct error *error);
+/* Batches are read past the page cache from now on; with `chosen` what is not in it. */
+int volumes_read_direct(struct volumes *volumes, bool chosen, struct error *error);
 
 /* Bytes of the manifest's own space, and all volumes told of it. */
 uint64_t volumes_manifest_bytes(const struct volumes *volumes);

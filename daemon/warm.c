@@ -103,7 +103,8 @@ static int warm_files(struct daemon *daemon, struct error *error) {
     if (config->reader_recheck) {
         catalog_recheck(daemon->catalog);
     }
-    uint32_t direct = catalog_read_direct(daemon->catalog, config->reader_direct, &why);
+    bool again = config->source.epochs != 1;
+    uint32_t direct = catalog_read_direct(daemon->catalog, config->reader_direct, again, &why);
     if (why.code < 0) {
         log_line(LOG_WARNING, "reader",
                  "reading through the page cache what cannot be read past "

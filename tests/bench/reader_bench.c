@@ -6,10 +6,15 @@
  * half a window of them in one job as the daemon does: documents in block order, all of them or one
  * micro-batch in eight as on one of eight nodes, and in full order; also with payload hashes, and
  * checked against a manifest, when its pieces are read first and when they were read before. The
- * dataset is warm in the page cache or, with `cold`, dropped from it before each way and read past
- * it; the disk's own best is then asked of fio, if that is installed. It is 1 GB, cold 2 GB, so
- * that documents in full order are far apart. The ways take turns, ROUNDS times. CPU counts all
- * threads, those of the kernel's io-wq too. */
+ * dataset is warm in the page cache or, with `cold`, dropped from it before each way; the reader
+ * chooses by itself to read past it. The disk's own best is then asked of fio, if that is
+ * installed. It is 2 GB, so that documents in full order are far apart; of it 1 GB is read. The
+ * ways take turns, ROUNDS times. CPU counts all threads, those of the kernel's io-wq too.
+ *
+ * What a micro-batch costs at least is told by four ways without the reader: a memcpy of whole
+ * megabytes; one that deals the documents of the block order out to their slots; reads of whole
+ * megabytes, by pread and into registered memory by io_uring; and preadv of the very extents that
+ * the reader reads. */
 #include "corpus/manifest.h"
 #include "corpus/megatron.h"
 #include "corpus/order.h"
@@ -19,6 +24,7 @@
 
 #include <assert.h>
 #include <fcntl.h>
+#include <liburing.h>
 #include <math.h>
 #include <poll.h>
 #include <stdio.h>
@@ -37,7 +43,9 @@
 #define DOCUMENT_MAX            262144u
 #define BUFFER_BYTES            (JOBS * JOB_SLOTS * 2u * SLOT_TOKENS)
 #define ROUNDS_MAX              64u
-#define COLD_FULL_DOCUMENTS_MAX 50000u /* in full order a disk takes its time */
+#define STREAM_BYTES            (UINT64_C(1) << 30)
+#define WRITTEN_WORDS           (UINT64_C(1) << 20) /* at once */
+#define COLD_FULL_DOCUMENTS_MAX 50000u              /* in full order a disk takes its time */
 
 static uint64_t random_state = 1;
 
@@ -85,6 +93,24 @@ static void write_index(const char *path, const uint32_t *lengths, uint32_t docu
     free(index);
 }
 
+static void write_random(const char *path, uint64_t bytes) {
+    uint64_t *words = malloc(WRITTEN_WORDS * 8);
+    FILE *file = fopen(path, "wb");
+    assert(words != NULL && file != NULL);
+    while (bytes > 0) {
+        uint64_t count = bytes < WRITTEN_WORDS * 8 ? bytes : WRITTEN_WORDS * 8;
+        for (uint64_t i = 0; i < WRITTEN_WORDS; i++) {
+            words[i] = random_next();
+        }
+        size_t written = fwrite(words, 1, count, file);
+        assert(written == count);
+        bytes -= count;
+    }
+    int rc = fclose(file);
+    assert(rc == 0);
+    free(words);
+}
+
 /* Writing leaves the page cache warm. */
 static void make_dataset(const char *prefix, uint64_t bytes) {
     char path[160];
@@ -96,16 +122,10 @@ static void make_dataset(const char *prefix, uint64_t bytes) {
         lengths[documents] = random_length();
         tokens += lengths[documents++];
     }
-    uint64_t *words = malloc(2 * tokens + 8);
-    assert(words != NULL);
-    for (uint64_t i = 0; i <= tokens / 4; i++) {
-        words[i] = random_next();
-    }
     snprintf(path, sizeof path, "%s.idx", prefix);
     write_index(path, lengths, documents);
     snprintf(path, sizeof path, "%s.bin", prefix);
-    write_whole(path, words, 2 * tokens);
-    free(words);
+    write_random(path, 2 * tokens);
     free(lengths);
 }
 
@@ -159,7 +179,10 @@ struct bench {
     const struct dataset *dataset;
     int fd;          /* of its .bin */
     uint8_t *buffer; /* BUFFER_BYTES */
-    uint8_t *source; /* for memcpy, as large as the file, so that it is cold */
+    uint8_t *source; /* for memcpy, STREAM_BYTES or less, so that it is cold */
+    uint64_t source_bytes;
+    struct io_uring ring; /* `buffer` is registered */
+    bool ring_fixed;
     bool cold;
     bool fio;
     char path[160]; /* of .bin */
@@ -182,6 +205,7 @@ struct run {
 struct cost {
     uint64_t bytes, documents;
     uint64_t read_bytes; /* with gaps */
+    uint64_t reads;
     double seconds, cpu_seconds;
     double fio_bytes_per_s, fio_per_s;
 };
@@ -246,6 +270,29 @@ static void copy_extents(struct bench *bench, uint64_t bytes, struct cost *cost)
     }
 }
 
+static void read_fixed(struct bench *bench, uint64_t bytes, struct cost *cost) {
+    uint64_t whole = dataset_bin_bytes(bench->dataset) / EXTENT_BYTES * EXTENT_BYTES;
+    for (uint64_t done = 0; done < bytes && bench->ring_fixed; done += EXTENT_BYTES) {
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&bench->ring);
+        struct io_uring_cqe *cqe;
+        io_uring_prep_read_fixed(sqe, bench->fd, bench->buffer + done % BUFFER_BYTES, EXTENT_BYTES,
+                                 done % whole, 0);
+        int rc = io_uring_submit_and_wait(&bench->ring, 1);
+        assert(rc == 1 && io_uring_peek_cqe(&bench->ring, &cqe) == 0 && cqe->res == EXTENT_BYTES);
+        io_uring_cqe_seen(&bench->ring, cqe);
+    }
+    cost->bytes = bytes;
+}
+
+/* To where the extent's bytes belong, from as many elsewhere. */
+static void copy_extent(const struct bench *bench, const struct read_extent *extent) {
+    const uint8_t *from = bench->source + extent->offset % (bench->source_bytes - EXTENT_BYTES);
+    for (uint32_t i = 0; i < extent->iovec_count; i++) {
+        memcpy(extent->iovecs[i].iov_base, from, extent->iovecs[i].iov_len);
+        from += extent->iovecs[i].iov_len;
+    }
+}
+
 static void read_documents(struct bench *bench, struct cost *cost) {
     const struct stream *stream = &bench->streams[STREAM_FULL];
     uint64_t at = 0;
@@ -262,8 +309,9 @@ static void read_documents(struct bench *bench, struct cost *cost) {
     cost->documents = stream->part_count;
 }
 
-/* The next half of a window, as one job; nothing when there is no more. */
-static void submit_job(struct bench *bench, struct run *run, uint32_t job, struct cost *cost) {
+/* The next half of a window, as one job; NULL when there is no more. */
+static struct tokens_target *next_targets(struct bench *bench, struct run *run, uint32_t job,
+                                          struct cost *cost) {
     struct tokens_target *first = NULL, **end = &first;
     for (uint32_t i = 0; i < JOB_SLOTS && run->next < run->stream->count; i++, run->next++) {
         uint32_t begin = run->stream->begin[run->next];
@@ -280,6 +328,40 @@ static void submit_job(struct bench *bench, struct run *run, uint32_t job, struc
             cost->documents += count;
         }
     }
+    return first;
+}
+
+/* Deals out the extents of block order by preadv, or by memcpy from memory; only that is timed. */
+static void deal_out(struct bench *bench, bool copied, struct cost *cost) {
+    struct run run = {.stream = &bench->streams[STREAM_BLOCK], .catalog = bench->catalog};
+    struct tokens_target *targets;
+    double wall = wall_now(), cpu = cpu_now();
+    for (uint32_t job = 0; (targets = next_targets(bench, &run, job, cost)) != NULL;
+         job = (job + 1) % JOBS) {
+        struct tokens_job *tokens = &bench->jobs[job];
+        double wall_before = wall_now(), cpu_before = cpu_now();
+        int rc = tokens_job_prepare(tokens, run.catalog, 2, false, targets);
+        assert(rc == 0);
+        wall += wall_now() - wall_before;
+        cpu += cpu_now() - cpu_before;
+        for (uint32_t e = 0; e < tokens->read.extent_count; e++) {
+            const struct read_extent *extent = &tokens->read.extents[e];
+            if (copied) {
+                copy_extent(bench, extent);
+            } else {
+                ssize_t have = preadv(bench->fd, extent->iovecs, (int)extent->iovec_count,
+                                      (off_t)extent->offset);
+                assert(have > 0);
+            }
+        }
+        cost->bytes += tokens->wanted_bytes;
+    }
+    cost->seconds = wall_now() - wall;
+    cost->cpu_seconds = cpu_now() - cpu;
+}
+
+static void submit_job(struct bench *bench, struct run *run, uint32_t job, struct cost *cost) {
+    struct tokens_target *first = next_targets(bench, run, job, cost);
     if (first == NULL) {
         return;
     }
@@ -304,6 +386,7 @@ static void reap_jobs(struct bench *bench, struct run *run, struct cost *cost) {
         run->in_flight--;
         cost->bytes += job->wanted_bytes;
         cost->read_bytes += job->read_bytes;
+        cost->reads += read_job->extent_count;
         submit_job(bench, run, (uint32_t)(job - bench->jobs), cost);
     }
 }
@@ -343,7 +426,10 @@ static void ask_fio(const struct bench *bench, const char *options, struct cost 
 
 enum way {
     WAY_MEMCPY,
+    WAY_MEMCPY_PIECES,
     WAY_EXTENTS,
+    WAY_FIXED,
+    WAY_PIECES,
     WAY_DOCUMENTS,
     WAY_FIO_SEQUENTIAL,
     WAY_FIO_RANDOM,
@@ -359,9 +445,10 @@ enum way {
 };
 
 static const char *const way_names[WAYS] = {
-    "memcpy",       "pread 1 MB",    "pread loop",     "fio 1 MB QD 8", "fio 4 KB QD 64",
-    "uring block",  "pool block",    "uring 1 of 8",   "uring full",    "pool full",
-    "uring hashed", "checked first", "checked before",
+    "memcpy",        "memcpy pieces", "pread 1 MB",    "fixed 1 MB",
+    "preadv pieces", "pread loop",    "fio 1 MB QD 8", "fio 4 KB QD 64",
+    "uring block",   "pool block",    "uring 1 of 8",  "uring full",
+    "pool full",     "uring hashed",  "checked first", "checked before",
 };
 
 static void run_reader(struct bench *bench, enum way way, struct cost *cost) {
@@ -383,12 +470,22 @@ static void run_reader(struct bench *bench, enum way way, struct cost *cost) {
 
 static void run_way(struct bench *bench, enum way way, struct cost *cost) {
     uint64_t bytes = dataset_bin_bytes(bench->dataset) / EXTENT_BYTES * EXTENT_BYTES;
+    bytes = bytes < STREAM_BYTES ? bytes : STREAM_BYTES;
     switch (way) {
     case WAY_MEMCPY:
-        copy_extents(bench, bytes, cost);
+        copy_extents(bench, bench->source_bytes, cost);
+        break;
+    case WAY_MEMCPY_PIECES:
+        deal_out(bench, true, cost);
         break;
     case WAY_EXTENTS:
         read_extents(bench, bytes, cost);
+        break;
+    case WAY_FIXED:
+        read_fixed(bench, bytes, cost);
+        break;
+    case WAY_PIECES:
+        deal_out(bench, false, cost);
         break;
     case WAY_DOCUMENTS:
         read_documents(bench, cost);
@@ -410,6 +507,7 @@ struct rounds {
     double cpu_s_per_gb[WAYS][ROUNDS_MAX];
     double documents_per_s[WAYS][ROUNDS_MAX];
     double amplification[WAYS][ROUNDS_MAX];
+    double documents_per_read[WAYS][ROUNDS_MAX];
     unsigned count;
 };
 
@@ -420,6 +518,8 @@ static void note_cost(struct rounds *rounds, enum way way, const struct cost *co
     rounds->cpu_s_per_gb[way][i] = cost->cpu_seconds * 1e9 / bytes;
     rounds->documents_per_s[way][i] = (double)cost->documents / cost->seconds;
     rounds->amplification[way][i] = (double)cost->read_bytes / bytes;
+    rounds->documents_per_read[way][i] = (double)cost->documents /
+                                         (double)(cost->reads > 0 ? cost->reads : 1);
     if (way == WAY_FIO_SEQUENTIAL || way == WAY_FIO_RANDOM) {
         rounds->gb_per_s[way][i] = cost->fio_bytes_per_s / 1e9;
         rounds->documents_per_s[way][i] = cost->fio_per_s;
@@ -428,7 +528,7 @@ static void note_cost(struct rounds *rounds, enum way way, const struct cost *co
 
 static void read_past_cache(struct catalog *catalog) {
     struct error error = {0};
-    if (catalog_read_direct(catalog, CATALOG_DIRECT, &error) == 0) {
+    if (catalog_read_direct(catalog, CATALOG_DIRECT_AUTO, false, &error) == 0) {
         fprintf(stderr, "reader_bench: through the page cache: %s\n", error.text);
     }
 }
@@ -449,7 +549,8 @@ static void open_checked(struct bench *bench) {
 /* What is no row's: fio of memory, and what is slow on a disk and told by fio. */
 static bool way_is_idle(const struct bench *bench, enum way way) {
     bool fio = way == WAY_FIO_SEQUENTIAL || way == WAY_FIO_RANDOM;
-    bool slow = way == WAY_MEMCPY || (bench->fio && way == WAY_DOCUMENTS);
+    bool slow = way == WAY_MEMCPY || way == WAY_MEMCPY_PIECES || way == WAY_FIXED ||
+                way == WAY_PIECES || (bench->fio && way == WAY_DOCUMENTS);
     return bench->cold ? slow : fio;
 }
 
@@ -467,8 +568,8 @@ static void run_round(struct bench *bench, struct rounds *rounds) {
         }
         double wall = wall_now(), cpu = cpu_now();
         run_way(bench, (enum way)way, &cost);
-        cost.seconds = wall_now() - wall;
-        cost.cpu_seconds = cpu_now() - cpu;
+        cost.seconds = cost.seconds > 0 ? cost.seconds : wall_now() - wall;
+        cost.cpu_seconds = cost.cpu_seconds > 0 ? cost.cpu_seconds : cpu_now() - cpu;
         note_cost(rounds, (enum way)way, &cost);
     }
     rounds->count++;
@@ -500,6 +601,17 @@ static void report_row(struct figures *figures, const struct rounds *rounds,
     figures_add_turns(figures, &figure, values, peers, rounds->count);
 }
 
+static void report_documents_per_read(struct figures *figures, struct rounds *rounds,
+                                      enum way way) {
+    const struct figure figure = {
+        .subject = way_names[way],
+        .name = "documents per read",
+        .unit = "",
+        .value = figure_median(rounds->documents_per_read[way], rounds->count),
+    };
+    figures_add(figures, &figure);
+}
+
 static void report_amplification(struct figures *figures, struct rounds *rounds, enum way way) {
     const struct figure figure = {
         .subject = way_names[way],
@@ -515,7 +627,11 @@ static void report_warm(struct figures *figures, struct rounds *rounds) {
         {WAY_URING_BLOCK, WAY_EXTENTS, "wanted bytes", "GB/s", rounds->gb_per_s, FIGURE_AT_LEAST,
          0.85},
         {WAY_URING_BLOCK, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_AT_MOST, 1.5},
+        {WAY_MEMCPY_PIECES, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
         {WAY_EXTENTS, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
+        {WAY_FIXED, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
+        {WAY_PIECES, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
+        {WAY_URING_BLOCK, WAY_PIECES, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
         {WAY_URING_SHARE, WAY_EXTENTS, "wanted bytes", "GB/s", rounds->gb_per_s, FIGURE_REPORTED,
          0},
         {WAY_URING_FULL, WAY_DOCUMENTS, "documents", "/s", rounds->documents_per_s, FIGURE_AT_LEAST,
@@ -537,6 +653,8 @@ static void report_warm(struct figures *figures, struct rounds *rounds) {
     }
     report_amplification(figures, rounds, WAY_URING_BLOCK);
     report_amplification(figures, rounds, WAY_URING_SHARE);
+    report_documents_per_read(figures, rounds, WAY_URING_BLOCK);
+    report_documents_per_read(figures, rounds, WAY_URING_FULL);
 }
 
 static void report_cold(struct figures *figures, struct rounds *rounds, bool fio) {
@@ -550,6 +668,7 @@ static void report_cold(struct figures *figures, struct rounds *rounds, bool fio
          0.5},
         {WAY_POOL_FULL, WAY_URING_FULL, "documents", "/s", rounds->documents_per_s, FIGURE_AT_LEAST,
          0.5},
+        {WAY_URING_BLOCK, WAY_EXTENTS, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
         {WAY_URING_CHECKED_FIRST, WAY_URING_BLOCK, "CPU", "s/GB", rounds->cpu_s_per_gb,
          FIGURE_REPORTED, 0},
         {WAY_URING_CHECKED, WAY_URING_BLOCK, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_AT_MOST,
@@ -559,6 +678,7 @@ static void report_cold(struct figures *figures, struct rounds *rounds, bool fio
         report_row(figures, rounds, &rows[i]);
     }
     report_amplification(figures, rounds, WAY_URING_SHARE);
+    report_documents_per_read(figures, rounds, WAY_URING_FULL);
 }
 
 static void open_readers(struct bench *bench) {
@@ -587,6 +707,18 @@ static void open_catalogs(struct bench *bench, const char *prefix) {
     bench->dataset = catalog_dataset(bench->catalog, 0);
 }
 
+/* Of block order all, but not more than STREAM_BYTES; of one node's share as much from a longer
+ * one.
+ */
+static void make_streams(struct bench *bench, uint64_t bytes) {
+    uint64_t all = dataset_documents(bench->dataset);
+    uint64_t most = bytes > STREAM_BYTES ? all / (bytes / STREAM_BYTES) : all;
+    uint64_t full = bench->cold && most > COLD_FULL_DOCUMENTS_MAX ? COLD_FULL_DOCUMENTS_MAX : most;
+    make_stream(bench->dataset, ORDER_BLOCK, 1, most, &bench->streams[STREAM_BLOCK]);
+    make_stream(bench->dataset, ORDER_BLOCK, SHARE, all, &bench->streams[STREAM_SHARE]);
+    make_stream(bench->dataset, ORDER_FULL, 1, full, &bench->streams[STREAM_FULL]);
+}
+
 static void bench_open(struct bench *bench, const char *prefix, uint64_t bytes, bool cold) {
     make_dataset(prefix, bytes);
     make_manifest(prefix);
@@ -595,23 +727,25 @@ static void bench_open(struct bench *bench, const char *prefix, uint64_t bytes, 
     open_catalogs(bench, prefix);
     snprintf(bench->path, sizeof bench->path, "%s.bin", prefix);
     bench->fd = open(bench->path, O_RDONLY | O_CLOEXEC);
+    int rc = fsync(bench->fd); /* dirty pages are not dropped */
+    assert(rc == 0);
     bench->buffer = aligned_alloc(2u << 20, BUFFER_BYTES);
-    bench->source = malloc(cold ? 1 : bytes);
+    bench->source_bytes = cold ? EXTENT_BYTES : bytes < STREAM_BYTES ? bytes : STREAM_BYTES;
+    bench->source = malloc(bench->source_bytes);
     assert(bench->fd >= 0 && bench->buffer != NULL && bench->source != NULL);
     (void)madvise(bench->buffer, BUFFER_BYTES, MADV_HUGEPAGE); /* as [slab] has it */
     memset(bench->buffer, 1, BUFFER_BYTES);
-    memset(bench->source, 2, cold ? 1 : bytes);
-    make_stream(bench->dataset, ORDER_BLOCK, 1, UINT64_MAX, &bench->streams[STREAM_BLOCK]);
-    make_stream(bench->dataset, ORDER_BLOCK, SHARE, UINT64_MAX, &bench->streams[STREAM_SHARE]);
-    make_stream(bench->dataset, ORDER_FULL, 1, cold ? COLD_FULL_DOCUMENTS_MAX : UINT64_MAX,
-                &bench->streams[STREAM_FULL]);
+    memset(bench->source, 2, bench->source_bytes);
+    make_streams(bench, bytes);
     open_readers(bench);
-    int rc = fsync(bench->fd); /* dirty pages are not dropped */
-    assert(rc == 0);
+    struct iovec buffer = {bench->buffer, BUFFER_BYTES};
+    rc = io_uring_queue_init(1, &bench->ring, 0);
+    bench->ring_fixed = rc == 0 && io_uring_register_buffers(&bench->ring, &buffer, 1) == 0;
 }
 
 static void bench_close(struct bench *bench, const char *folder, const char *prefix) {
     static const char *const endings[] = {"idx", "bin", "manifest"};
+    io_uring_queue_exit(&bench->ring);
     reader_close(bench->readers[0]);
     reader_close(bench->readers[1]);
     for (uint32_t job = 0; job < JOBS; job++) {
@@ -640,7 +774,7 @@ int main(int argc, char **argv) {
     struct figures figures;
     figures_begin(&figures, "reader", &argc, argv);
     bool cold = argc > 3 && strcmp(argv[3], "cold") == 0;
-    const char *megabytes = figures.smoke ? "16" : "1024";
+    const char *megabytes = figures.smoke ? "16" : "2048";
     uint64_t bytes = strtoull(argc > 1 ? argv[1] : megabytes, NULL, 10) << 20;
     unsigned turns = (unsigned)strtoul(argc > 2 ? argv[2] : figures.smoke ? "1" : "7", NULL, 10);
     char folder[] = "/tmp/ballast-bench-XXXXXX";

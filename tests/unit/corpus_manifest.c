@@ -4,6 +4,7 @@
 #include "corpus/manifest.h"
 #include "corpus/megatron.h"
 #include "corpus/verify.h"
+#include "corpus/volumes.h"
 
 #include <stdarg.h>
 #include <setjmp.h>
@@ -337,7 +338,7 @@ static void reading_past_the_page_cache_brings_the_same_bytes(void **state) {
     struct error why;
     uint32_t wrong = 0;
     assert_non_null(dealt);
-    if (catalog_read_direct(damage->world.catalog, CATALOG_DIRECT, &why) == 0) {
+    if (catalog_read_direct(damage->world.catalog, CATALOG_DIRECT, false, &why) == 0) {
         print_message("no O_DIRECT here: %s\n", why.text);
         free(dealt);
         skip();
@@ -366,6 +367,93 @@ static void reading_past_the_page_cache_brings_the_same_bytes(void **state) {
     free(dealt);
 }
 
+/* Of the first half of .bin, or of all. */
+static void drop_from_cache(const struct damage *damage, off_t bytes) {
+    int fd = open(damage->path[0], O_RDONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(fsync(fd), 0);
+    assert_int_equal(posix_fadvise(fd, 0, bytes, POSIX_FADV_DONTNEED), 0);
+    assert_int_equal(close(fd), 0);
+}
+
+static void bring_into_cache(const struct damage *damage) {
+    char *bytes = malloc(damage->bytes[0]);
+    int fd = open(damage->path[0], O_RDONLY);
+    assert_true(bytes != NULL && fd >= 0);
+    assert_int_equal(read(fd, bytes, damage->bytes[0]), damage->bytes[0]);
+    assert_int_equal(close(fd), 0);
+    free(bytes);
+}
+
+static uint32_t direct_extents(const struct tokens_job *job) {
+    uint32_t count = 0;
+    for (uint32_t e = 0; e < job->read.extent_count; e++) {
+        count += file_is_direct(job->read.extents[e].file);
+    }
+    return count;
+}
+
+/* Whether the kernel tells of this file, and drops what it is told to. */
+static bool cache_is_known(struct damage *damage) {
+    struct file *file = dataset_volumes(catalog_dataset(damage->world.catalog, 0))->items->file;
+    drop_from_cache(damage, 0);
+    bool dropped = file_cached(file, 0, damage->bytes[0]) == 0;
+    bring_into_cache(damage);
+    return dropped && file_cached(file, 0, damage->bytes[0]) == 1;
+}
+
+static void what_is_not_in_the_page_cache_is_read_past_it(void **state) {
+    struct damage *damage = *state;
+    struct dealt *dealt = calloc(1, sizeof *dealt);
+    struct tokens_job job = {0};
+    struct error why;
+    uint32_t wrong = 0, mixed = 0;
+    struct file *file = dataset_volumes(catalog_dataset(damage->world.catalog, 0))->items->file;
+    assert_non_null(dealt);
+    if (!cache_is_known(damage) ||
+        catalog_read_direct(damage->world.catalog, CATALOG_DIRECT_AUTO, false, &why) == 0) {
+        print_message("no O_DIRECT here, or no cachestat\n");
+        free(dealt);
+        skip();
+    }
+    for (uint32_t turn = 0; turn < 24; turn++) {
+        uint32_t dropped = turn % 4; /* nothing, all, half, some */
+        if (turn == 12) {
+            use_manifest(damage);
+            catalog_recheck(damage->world.catalog);
+        }
+        off_t half = (off_t)damage->bytes[0] / 2;
+        bring_into_cache(damage);
+        if (dropped > 0) {
+            drop_from_cache(damage, dropped == 1   ? 0
+                                    : dropped == 2 ? half
+                                                   : (off_t)(random_next(damage) % 4) * half / 4);
+        }
+        bool is_half = dropped == 2 && file_cached(file, 0, (uint64_t)half) == 0;
+        deal(damage, dealt);
+        assert_int_equal(read_dealt(damage, &job, dealt, turn % 2, &wrong), 0);
+        assert_int_equal(wrong, 0);
+        uint32_t direct = direct_extents(&job);
+        assert_true(dropped != 0 || direct == 0);
+        assert_true(dropped != 1 || direct == job.read.extent_count);
+        assert_true(!is_half || direct > 0);
+        mixed += direct > 0 && direct < job.read.extent_count;
+        memset(dealt, 0, sizeof *dealt);
+    }
+    assert_true(mixed > 0);
+    tokens_job_deinit(&job);
+    free(dealt);
+}
+
+static void files_that_are_read_again_and_fit_into_memory_are_kept_in_the_page_cache(void **state) {
+    struct damage *damage = *state;
+    struct error why;
+    assert_int_equal(catalog_read_direct(damage->world.catalog, CATALOG_DIRECT_AUTO, true, &why),
+                     0);
+    assert_int_equal(why.code, 0);
+    assert_null(dataset_volumes(catalog_dataset(damage->world.catalog, 0))->items->direct);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void) {
@@ -378,6 +466,8 @@ int main(void) {
         TEST(a_flipped_bit_of_the_index_changes_no_document),
         TEST(another_datasets_manifest_is_refused_and_a_damaged_one_too),
         TEST(reading_past_the_page_cache_brings_the_same_bytes),
+        TEST(what_is_not_in_the_page_cache_is_read_past_it),
+        TEST(files_that_are_read_again_and_fit_into_memory_are_kept_in_the_page_cache),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

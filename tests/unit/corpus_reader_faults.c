@@ -41,7 +41,9 @@ static struct {
 /* Reads that io_uring was told to hand to its workers at once, and those into registered memory. */
 static atomic_uint reads_forced_async, reads_fixed;
 
-static bool refuse_registration;
+/* What the kernel has of registered memory: none to spare, none that is added to later, all. */
+enum registration { REGISTRATION_REFUSED, REGISTRATION_OLD, REGISTRATION_NEW };
+static enum registration registration = REGISTRATION_NEW;
 
 static _Thread_local bool drop_next_write; /* of this thread: the wake-up of a submit */
 
@@ -150,7 +152,30 @@ int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *
                                      unsigned count);
 int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *iovecs,
                                      unsigned count) {
-    return refuse_registration ? -ENOMEM : __real_io_uring_register_buffers(ring, iovecs, count);
+    return registration == REGISTRATION_REFUSED
+               ? -ENOMEM
+               : __real_io_uring_register_buffers(ring, iovecs, count);
+}
+
+int __real_io_uring_register_buffers_sparse(struct io_uring *ring, unsigned count);
+int __wrap_io_uring_register_buffers_sparse(struct io_uring *ring, unsigned count);
+int __wrap_io_uring_register_buffers_sparse(struct io_uring *ring, unsigned count) {
+    return registration == REGISTRATION_OLD ? -EINVAL
+                                            : __real_io_uring_register_buffers_sparse(ring, count);
+}
+
+int __real_io_uring_register_buffers_update_tag(struct io_uring *ring, unsigned at,
+                                                const struct iovec *iovecs, const __u64 *tags,
+                                                unsigned count);
+int __wrap_io_uring_register_buffers_update_tag(struct io_uring *ring, unsigned at,
+                                                const struct iovec *iovecs, const __u64 *tags,
+                                                unsigned count);
+int __wrap_io_uring_register_buffers_update_tag(struct io_uring *ring, unsigned at,
+                                                const struct iovec *iovecs, const __u64 *tags,
+                                                unsigned count) {
+    return registration == REGISTRATION_REFUSED
+               ? -ENOMEM
+               : __real_io_uring_register_buffers_update_tag(ring, at, iovecs, tags, count);
 }
 
 struct io_uring_probe *__real_io_uring_get_probe_ring(struct io_uring *ring);
@@ -342,7 +367,8 @@ static void the_ring_does_without_what_older_kernels_lack(void **state) {
 static void memory_that_is_not_registered_is_read_into_all_the_same(void **state) {
     static uint8_t memory[4 * 65536];
     struct reader_world *world = *state;
-    for (int refused = 1; refused >= 0; refused--) {
+    for (registration = REGISTRATION_REFUSED; registration <= REGISTRATION_NEW; registration++) {
+        bool refused = registration == REGISTRATION_REFUSED;
         struct reader_options options = {.queue_depth = 4,
                                          .threads = 1,
                                          .jobs_max = 1,
@@ -353,10 +379,9 @@ static void memory_that_is_not_registered_is_read_into_all_the_same(void **state
         struct read_extent extents[4];
         struct read_job job = {.extents = extents, .extent_count = 4};
         struct reader *reader = NULL;
-        refuse_registration = refused == 1;
         atomic_store(&reads_fixed, 0);
         assert_int_equal(reader_open(READER_URING, &options, &reader, NULL, NULL), 0);
-        assert_int_equal(reader->lacks.code, refused == 1 ? -ENOMEM : 0);
+        assert_int_equal(reader->lacks.code, refused ? -ENOMEM : 0);
         for (uint32_t i = 0; i < 4; i++) {
             iovecs[i] = (struct iovec){memory + i * 65536, 65536};
             extents[i] = (struct read_extent){
@@ -368,7 +393,7 @@ static void memory_that_is_not_registered_is_read_into_all_the_same(void **state
         for (uint32_t i = 0; i < 4; i++) {
             assert_memory_equal(memory + i * 65536, world->bytes[0] + 100 * i, 65536);
         }
-        assert_int_equal(atomic_load(&reads_fixed), refused == 1 ? 0 : 4);
+        assert_int_equal(atomic_load(&reads_fixed), refused ? 0 : 4);
         reader_close(reader);
     }
 }

@@ -1,0 +1,61 @@
+/* bulk_body: what is compiled once for each kind of processor, under the names BULK_HASH and
+ * BULK_SCATTER. */
+#define XXH_INLINE_ALL
+#include <string.h>
+#include <xxhash.h>
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#define LINE_BYTES   64u
+#define STREAM_LEAST 512u /* less is not worth a detour */
+
+uint64_t BULK_HASH(const void *bytes, size_t count);
+uint64_t BULK_HASH(const void *bytes, size_t count) {
+    return XXH3_64bits(bytes, count);
+}
+
+/* Past the cache; `to` begins a line. */
+static void stream_line(uint8_t *to, const uint8_t *from) {
+#if defined(__AVX2__)
+    __m256i *lines = (__m256i *)(void *)to;
+    const __m256i *source = (const __m256i *)(const void *)from;
+    __m256i first = _mm256_loadu_si256(source), second = _mm256_loadu_si256(source + 1);
+    _mm256_stream_si256(lines, first);
+    _mm256_stream_si256(lines + 1, second);
+#elif defined(__SSE2__)
+    for (uint32_t at = 0; at < LINE_BYTES; at += 16) {
+        _mm_stream_si128((__m128i *)(void *)(to + at),
+                         _mm_loadu_si128((const __m128i *)(const void *)(from + at)));
+    }
+#else
+    memcpy(to, from, LINE_BYTES);
+#endif
+}
+
+static void stream(uint8_t *to, const uint8_t *from, size_t count) {
+    size_t head = -(uintptr_t)to % LINE_BYTES;
+    if (count < STREAM_LEAST) {
+        memcpy(to, from, count);
+        return;
+    }
+    memcpy(to, from, head);
+    for (size_t at = head; at + LINE_BYTES <= count; at += LINE_BYTES) {
+        stream_line(to + at, from + at);
+    }
+    size_t tail = (count - head) % LINE_BYTES;
+    memcpy(to + count - tail, from + count - tail, tail);
+}
+
+void BULK_SCATTER(const struct iovec *iovecs, uint32_t count, const uint8_t *from);
+void BULK_SCATTER(const struct iovec *iovecs, uint32_t count, const uint8_t *from) {
+    for (uint32_t i = 0; i < count; i++) {
+        if (iovecs[i].iov_base != NULL) {
+            stream(iovecs[i].iov_base, from, iovecs[i].iov_len);
+        }
+        from += iovecs[i].iov_len;
+    }
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}
