@@ -216,3 +216,7 @@ int catalog_fingerprint(const struct catalog *catalog, uint32_t count, uint8_t o
     memcpy(out, canonical.digest, sizeof canonical.digest);
     return 0;
 }
+
+uint32_t catalog_descriptors_wanted(const struct catalog *catalog) {
+    return files_wanted(catalog->files);
+}

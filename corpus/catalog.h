@@ -41,6 +41,9 @@ void catalog_recheck(struct catalog *catalog);
 
 enum catalog_direct { CATALOG_BUFFERED = 0, CATALOG_DIRECT_AUTO = 1, CATALOG_DIRECT = 2 };
 
+/* How many more descriptors its files may come to need. Any thread. */
+uint32_t catalog_descriptors_wanted(const struct catalog *catalog);
+
 /* Whether batches are read past the page cache (O_DIRECT); before any reader has the files. AUTO:
  * what is not in it; but none where the cache is to keep the files for the next time: they are read
  * `again`, and all .bin together are at most half of this machine's memory. Returns the number of

@@ -36,8 +36,8 @@ struct dataset {
     char *name;
     char *prefix;
     enum format format;
-    int index_fd;            /* Megatron's; -1 once the index is in memory whole */
-    struct files *own_files; /* NULL: the files are the catalog's */
+    struct file *index_source; /* Megatron's; NULL once the index is in memory whole */
+    struct files *own_files;   /* NULL: the files are the catalog's */
     struct volumes volumes;
     struct manifest *manifest; /* or NULL */
     char *index_path;          /* Megatron's */
@@ -95,7 +95,11 @@ static int read_index_file(const struct megatron_file *file, uint64_t offset, vo
                            size_t count) {
     struct dataset *dataset = file->context;
     size_t have;
-    int rc = read_all(dataset->index_fd, offset, to, count, &have);
+    int fd = file_acquire(dataset->index_source);
+    int rc = fd < 0 ? fd : read_all(fd, offset, to, count, &have);
+    if (fd >= 0) {
+        file_release(dataset->index_source);
+    }
     if (rc == 0 && dataset->watch != NULL) {
         rc = tell_watch(dataset, count);
     }
@@ -119,23 +123,6 @@ static int refuse_path(const char *path, int code, const struct foreign_format *
     }
     return error_set(error, code, "%s: %s; check the prefix and the permissions", path,
                      strerror(-code));
-}
-
-/* A regular file, for reading. */
-static int open_file(const char *path, int *fd, uint64_t *bytes, struct error *error) {
-    struct stat info;
-    int opened = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (opened < 0) {
-        return refuse_path(path, -errno, NULL, error);
-    }
-    if (fstat(opened, &info) < 0 || !S_ISREG(info.st_mode)) {
-        close(opened);
-        return error_set(error, -EINVAL, "%s: not a regular file; give the prefix of two files",
-                         path);
-    }
-    *fd = opened;
-    *bytes = (uint64_t)info.st_size;
-    return 0;
 }
 
 static void hash_u64(XXH3_state_t *state, uint64_t value) {
@@ -169,13 +156,13 @@ static int begin_hash(struct dataset *dataset, uint8_t dtype, uint64_t documents
 static int open_megatron_files(struct dataset *dataset, struct error *error) {
     char *bin_path = NULL;
     struct file *bin = NULL;
-    uint64_t bytes = 0;
+    struct files *files = dataset->volumes.files;
     if (!set_path(&dataset->index_path, dataset->prefix, "idx") ||
         !set_path(&bin_path, dataset->prefix, "bin")) {
         free(bin_path);
         return error_set(error, -ENOMEM, "no memory for a path; free some memory");
     }
-    int rc = open_file(dataset->index_path, &dataset->index_fd, &bytes, error);
+    int rc = file_create(files, dataset->index_path, false, &dataset->index_source, error);
     if (rc == -ENOENT) {
         rc = refuse_path(dataset->index_path, rc, foreign_by_path(dataset->prefix), error);
     }
@@ -185,11 +172,12 @@ static int open_megatron_files(struct dataset *dataset, struct error *error) {
     if (rc == 0) {
         rc = volumes_add(&dataset->volumes, bin, 0, file_bytes(bin), error);
     }
-    dataset->index_file = (struct megatron_file){.path = dataset->index_path,
-                                                 .bytes = bytes,
-                                                 .read = read_index_file,
-                                                 .seen = hash_index,
-                                                 .context = dataset};
+    dataset->index_file = (struct megatron_file){
+        .path = dataset->index_path,
+        .bytes = rc < 0 ? 0 : file_bytes(dataset->index_source),
+        .read = read_index_file,
+        .seen = hash_index,
+        .context = dataset};
     free(bin_path);
     return rc;
 }
@@ -208,8 +196,8 @@ static int load_megatron(struct dataset *dataset, struct error *error) {
                                  dataset->volumes.bytes, error);
     }
     if (rc == 0 && windows_resident(dataset->index.windows)) {
-        close(dataset->index_fd);
-        dataset->index_fd = -1;
+        file_destroy(dataset->index_source);
+        dataset->index_source = NULL;
     }
     return rc;
 }
@@ -279,7 +267,6 @@ int dataset_open_as(const char *name, const char *prefix, const struct format_op
         error_set(error, rc, "no memory; free some memory");
         goto fail;
     }
-    dataset->index_fd = -1;
     documents_init(&dataset->documents, 0);
     pthread_mutex_init(&dataset->fingerprint.mutex, NULL);
     dataset->name = strdup(name);
@@ -312,10 +299,8 @@ void dataset_close(struct dataset *dataset) {
     manifest_destroy(dataset->manifest);
     volumes_deinit(&dataset->volumes);
     derived_destroy(dataset->derived);
+    file_destroy(dataset->index_source);
     files_destroy(dataset->own_files);
-    if (dataset->index_fd >= 0) {
-        close(dataset->index_fd);
-    }
     XXH3_freeState(dataset->hash);
     pthread_mutex_destroy(&dataset->fingerprint.mutex);
     free(dataset->index_path);

@@ -51,6 +51,7 @@ struct files {
     uint32_t open_max;
     pthread_mutex_t lock; /* guards all that follows */
     uint32_t open_count;
+    uint32_t file_count;
     uint64_t clock;
     struct file *first;
 };
@@ -88,6 +89,15 @@ uint32_t files_open(const struct files *files) {
     uint32_t count = set->open_count;
     pthread_mutex_unlock(&set->lock);
     return count;
+}
+
+uint32_t files_wanted(const struct files *files) {
+    struct files *set = (struct files *)files;
+    pthread_mutex_lock(&set->lock);
+    uint32_t most = set->file_count < set->open_max ? set->file_count : set->open_max;
+    uint32_t wanted = most > set->open_count ? most - set->open_count : 0;
+    pthread_mutex_unlock(&set->lock);
+    return wanted;
 }
 
 static bool file_same(const struct stat *a, const struct stat *b) {
@@ -203,6 +213,7 @@ int file_create(struct files *files, const char *path, bool direct, struct file 
     file->used = ++files->clock;
     file->next = files->first;
     files->first = file;
+    files->file_count++;
     pthread_mutex_unlock(&files->lock);
     *out = file;
     return 0;
@@ -219,6 +230,7 @@ void file_destroy(struct file *file) {
         at = &(*at)->next;
     }
     *at = file->next;
+    file->files->file_count--;
     file_close(file);
     pthread_mutex_unlock(&file->files->lock);
     free(file->path);

@@ -1,4 +1,5 @@
-/* files: token files that are opened when they are read, and whether they are still the same.
+/* files: token files and large indexes that are opened when they are read, and whether they are
+ * still the same.
  *
  * A set keeps at most `open_max` descriptors and closes the one that was used longest ago, so that
  * 1,000 datasets are served with 1,024 descriptors. A file is known by device, inode, size and time
@@ -25,6 +26,8 @@ uint32_t files_open_max(void);
 int files_create(uint32_t open_max, struct files **out, struct error *error);
 void files_destroy(struct files *files); /* takes NULL */
 uint32_t files_open(const struct files *files);
+/* How many more descriptors the files of the set may come to need. */
+uint32_t files_wanted(const struct files *files);
 
 /* Opens the regular file at `path` (copied) once and notes what it is. With `direct` it is read
  * past the page cache: -EINVAL where the file system cannot. */

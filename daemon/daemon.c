@@ -1,6 +1,7 @@
 /* daemon: see daemon.h. This file: start, stop, time and signals. */
 #include "daemon/daemon.h"
 
+#include "corpus/files.h"
 #include "daemon/failpoint.h"
 #include "daemon/job.h"
 #include "daemon/log.h"
@@ -20,6 +21,7 @@
 
 #define DAEMON_ARENA_BYTES      (32u << 20)
 #define DAEMON_ARENA_KEPT_BYTES (1u << 20) /* after a large message, from the next tick on */
+#define DAEMON_DESCRIPTORS      24u        /* of store, slab and reader */
 #define DAEMON_TICK_MS_MIN      10u
 #define DAEMON_TICK_MS_MAX      1000u
 
@@ -481,6 +483,14 @@ static int daemon_start_threads(struct daemon *daemon, struct error *error) {
                        &daemon->ahead, error);
 }
 
+/* For files that are to be opened yet, so that no crowd of connections keeps tokens from being
+ * read; while warming for all that serving takes. */
+static uint32_t daemon_kept(void *context) {
+    const struct daemon *daemon = context;
+    return daemon->progress.warming ? files_open_max() + DAEMON_DESCRIPTORS
+                                    : catalog_descriptors_wanted(daemon->catalog);
+}
+
 static int daemon_open_server(struct daemon *daemon, struct error *error) {
     daemon->job.version = DAEMON_VERSION_TEXT;
     daemon->progress.warming = true;
@@ -498,6 +508,7 @@ static int daemon_open_server(struct daemon *daemon, struct error *error) {
                                      .slab_fd = -1,
                                      .metrics = daemon->metrics,
                                      .touched = daemon_touched,
+                                     .kept = daemon_kept,
                                      .context = daemon};
     return server_open(&daemon->server, error);
 }

@@ -1,7 +1,9 @@
 /* notify: see notify.h. */
 #include "daemon/notify.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -12,7 +14,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#define NOTIFY_BYTES 512u
+#define NOTIFY_BYTES   512u
+#define NOTIFY_WAIT_MS 50 /* for a service manager that is behind with reading */
+
+/* Not sent rather than late: this is the loop's thread. */
+static void notify_put(int fd, const char *text) {
+    struct pollfd room = {.fd = fd, .events = POLLOUT};
+    ssize_t sent = send(fd, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EAGAIN && poll(&room, 1, NOTIFY_WAIT_MS) == 1) {
+        (void)send(fd, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+}
 
 void notify_send(const char *format, ...) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -34,8 +46,10 @@ void notify_send(const char *format, ...) {
     if (fd < 0) {
         return;
     }
-    (void)sendto(fd, text, strlen(text), MSG_NOSIGNAL, (struct sockaddr *)&address,
-                 (socklen_t)(offsetof(struct sockaddr_un, sun_path) + bytes));
+    socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + bytes);
+    if (connect(fd, (struct sockaddr *)&address, length) == 0) {
+        notify_put(fd, text);
+    }
     (void)close(fd);
 }
 

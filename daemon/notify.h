@@ -1,5 +1,6 @@
 /* notify: tells the service manager how we are, as sd_notify(3) does: one datagram to
- * $NOTIFY_SOCKET. Without that variable, nothing happens. Loop thread only. */
+ * $NOTIFY_SOCKET. Without that variable, nothing happens. When nobody reads there the datagram is
+ * dropped, and the loop goes on. Loop thread only. */
 #ifndef BALLAST_DAEMON_NOTIFY_H
 #define BALLAST_DAEMON_NOTIFY_H
 

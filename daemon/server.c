@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -188,10 +189,27 @@ static void server_turn_away(struct server *server, struct server_listener *list
     server_keep_spare(server);
 }
 
+/* Whether enough is left for the files that are yet to be opened. The kernel gives the lowest
+ * number that is free, so a number below says that more are. */
+static bool server_may_keep(const struct server *server, int fd) {
+    uint64_t number = (uint64_t)fd + 1;
+    return number <= server->descriptors_max / 2 ||
+           number + server->kept(server->context) <= server->descriptors_max;
+}
+
 /* A descriptor; -EAGAIN when nobody waits; another error paused the accepting. */
 static int server_accept(struct server *server, struct server_listener *listener) {
     for (;;) {
         int fd = accept4(listener->socket.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0 && !server_may_keep(server, fd)) {
+            if (listener == &server->control) {
+                server_tell_full(fd);
+            }
+            server->metrics->rejected[METRICS_REJECTED_FULL]++;
+            (void)close(fd);
+            fd = -1;
+            errno = EMFILE;
+        }
         if (fd >= 0) {
             return fd;
         }
@@ -492,12 +510,14 @@ static void server_data_ready(uv_poll_t *poll, int status, int events) {
 int server_open(struct server *server, struct error *error) {
     char data_path[LISTEN_PATH_BYTES];
     const char *path = server->config->socket_path;
+    struct rlimit files;
     TAILQ_INIT(&server->ready);
     TAILQ_INIT(&server->served);
     server->control.socket.fd = -1;
     server->data.socket.fd = -1;
     server->tcp.socket.fd = -1;
     server->spare_fd = -1;
+    server->descriptors_max = getrlimit(RLIMIT_NOFILE, &files) == 0 ? files.rlim_cur : UINT64_MAX;
     server->conn_capacity = server->config->connections_max + SERVER_TURNED_AWAY;
     server->conns = calloc(server->conn_capacity, sizeof(struct conn *));
     if (server->conns == NULL) {

@@ -43,7 +43,8 @@ struct server {
     const struct session_world *world;
     int slab_fd;
     struct metrics *metrics;
-    void (*touched)(void *context); /* something came in: there may be work */
+    void (*touched)(void *context);  /* something came in: there may be work */
+    uint32_t (*kept)(void *context); /* descriptors to be left for others */
     void *context;
     /* The server's own. */
     struct server_listener control;
@@ -66,6 +67,7 @@ struct server {
     uint64_t input_bytes;
     uint64_t refusal_logged_ns;
     uint64_t pause_logged_ns;
+    uint64_t descriptors_max;
     int spare_fd; /* given up for a newcomer when there is no other: to tell him so */
     bool accepting;
     uv_timer_t retry; /* accepts again after descriptors ran out, and closes what finishes */

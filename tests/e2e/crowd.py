@@ -5,6 +5,7 @@ Short by default; with BALLAST_TEST_FULL=1 as long as the figures are meant: 10 
 10 minutes within a memory cap. Waits are those that ranks log."""
 
 import contextlib
+import itertools
 import os
 import pwd
 import random
@@ -17,9 +18,10 @@ import sys
 import time
 
 from faults import Raw, closed, small_world
+from machine import PRELOAD, write
 from metrics import ask, monitored
 from service import hello, log, memory
-from world import BIN, FULL, Skip, digests, in_order, main, plan_digest
+from world import BIN, FULL, Skip, World, digests, in_order, main, plan_digest, synthetic_documents, write_corpus
 
 MEMORY_KB = 64 * 1024  # beside the slab
 LEASE_S = 2 if FULL else 1
@@ -147,19 +149,19 @@ def goes_on_after(world, rank, act, batches=40):
 
 
 def test_slots_of_a_killed_rank_come_back_at_once_and_of_a_stopped_one_within_its_lease():
-    with small_world(daemon={"lease": f"{LEASE_S}s"}, slab={"slots": 24}) as world:
-        world.start()
-        rank = world.rank(0, cp=0, think_ms=1)
-        for sign, bound in ((signal.SIGKILL, LEASE_S), (signal.SIGSTOP, LEASE_S + 1.5)):
-            other = world.rank(0, cp=1, think_ms=1, credits=8)
+    ways = ((signal.SIGKILL, LEASE_S), (signal.SIGSTOP, LEASE_S + 1.5))
+    for backend, (sign, bound) in itertools.product(READERS, ways) if FULL else zip(READERS, ways):
+        with small_world(daemon={"lease": f"{LEASE_S}s"}, slab={"slots": 24}, reader={"backend": backend}) as world:
+            world.start()
+            rank, other = world.rank(0, cp=0, think_ms=1), world.rank(0, cp=1, think_ms=1, credits=8)
             world.wait_for(lambda o=other: len(o.lines()) > 20, "both are served")
             took = goes_on_after(world, rank, lambda o=other, s=sign: o.process.send_signal(s))
-            print(f"      {sign.name}: 40 more batches after {took:.2f} s", flush=True)
+            print(f"      {backend}, {sign.name}: 40 more batches after {took:.2f} s", flush=True)
             assert took < bound
             other.process.kill()
             other.process.wait()
-        stop([rank])
-        world.stop()
+            stop([rank])
+            world.stop()
 
 
 LEAD = 12
@@ -256,6 +258,52 @@ def test_without_descriptors_newcomers_are_told_and_those_who_are_there_go_on():
         world.stop()
 
 
+def many_datasets(backend, count=40):
+    world = World()
+    datasets = []
+    for i in range(count):
+        prefix = os.path.join(world.dir, f"d{i}")
+        write_corpus(prefix, synthetic_documents(i, 20 if i else 3000, 400))
+        datasets.append((f"d{i}", prefix, 1))
+    world.config(datasets, {"plan": {"window": 2048, "micro_batches": 4}, "parallel": {"dp": 2},
+                            "reader": {"backend": backend, "queue_depth": 4, "threads": 4}})
+    return world
+
+
+def test_without_descriptors_files_are_opened_all_the_same():
+    """A quarter of 64 descriptors serves 40 files, and no crowd of connections gets at it, though it is there first."""
+    for backend in READERS:
+        with many_datasets(backend) as world:
+            write(world.dir, "gate", "0")  # the corpus is not opened before the crowd is there
+            world.start(ready=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
+                        environment={"LD_PRELOAD": PRELOAD, "BALLAST_TEST_MACHINE": world.dir})
+            world.wait_for(lambda w=world: os.path.exists(w.socket), "it listens")
+            first = [Raw(world.socket) for _ in range(120)]
+            world.wait_for(lambda w=world: "accepting pauses" in log(w), "descriptors run out")
+            os.unlink(os.path.join(world.dir, "gate"))
+            world.wait_for(lambda w=world: "serving socket=" in log(w) or w.daemon.poll() is not None, "it serves", 20)
+            assert world.daemon.poll() is None, "it cannot start beside a crowd"
+            for raw in first:
+                raw.socket.close()
+            ranks = [world.rank(d, think_ms=1) for d in range(2)]
+            world.wait_for(lambda r=ranks: all(len(rank.lines()) > 4 for rank in r), "all are served")
+            crowd = []
+            for _ in range(3):
+                crowd += [Raw(world.socket) for _ in range(60)]
+                counts = [len(rank.lines()) for rank in ranks]
+                world.wait_for(lambda r=ranks, c=counts: all(len(rank.lines()) > n + 20 for rank, n in zip(r, c)),
+                               "all go on")
+                for raw in crowd[:20]:  # so that descriptors change hands
+                    raw.socket.close()
+                del crowd[:20]
+            assert "accepting pauses" in log(world) and "cannot be read" not in log(world)
+            for raw in crowd:
+                raw.socket.close()
+            print(f"      {backend}: a newcomer is served {served_after(world):.2f} s after descriptors are free", flush=True)
+            stop(ranks)
+            world.stop()
+
+
 class Cap:
     """A control group with a bound on memory, of either version; Skip where none can be made."""
 
@@ -286,7 +334,12 @@ def slab_megabytes(world):
 
 
 def test_mixed_load_stays_within_the_slab_and_64_megabytes():
-    with small_world(slab={"slots": 20, "slot_size": 8 << 20}) as world:
+    for backend in READERS if FULL else READERS[1:]:
+        mixed_load(backend)
+
+
+def mixed_load(backend):
+    with small_world(slab={"slots": 20, "slot_size": 8 << 20}, reader={"backend": backend}) as world:
         world.start()
         slab = slab_megabytes(world)
         assert slab >= 128, "a slab of a real size"
@@ -311,7 +364,7 @@ def test_mixed_load_stays_within_the_slab_and_64_megabytes():
                 assert world.daemon.poll() is None, "killed"
             count = [len(r.lines()) for r in ranks]
             world.wait_for(lambda: all(len(r.lines()) > n + 8 for r, n in zip(ranks, count)), "all go on")
-            print(f"      {memory(world.daemon.pid)} KB beside a slab of {slab} MB; {refused} times RESOURCE_EXHAUSTED")
+            print(f"      {backend}: {memory(world.daemon.pid)} KB beside a slab of {slab} MB; {refused} times RESOURCE_EXHAUSTED")
             assert refused > 0
             stop(ranks)
             world.stop()

@@ -1,8 +1,10 @@
 /* faulty_machine: preloaded into the programs under test: syncs that fail or are slow, reads of
- * tokens by preadv that fail, and a wall clock that is wrong, as the files `sync` (exists), `slow`
- * (milliseconds), `read` (errno, how many reads, end of the file's name) and `clock` (seconds) in
- * $BALLAST_TEST_MACHINE say at each call. Offsets of reads that failed are noted in `failed`.
- * CLOCK_MONOTONIC stays right, as it does on a machine whose clock is set. */
+ * tokens, by preadv or io_uring (faulty_ring.c), that fail or hang, and a wall clock that is wrong,
+ * as the files `sync` (exists), `slow` (milliseconds), `read` (errno, how many reads, end of the
+ * file's name), `hang` (end of the file's name) and `clock` (seconds) in $BALLAST_TEST_MACHINE say
+ * at each call. Offsets of reads that failed are noted in `failed`. CLOCK_MONOTONIC stays right, as it does on a machine whose clock is set. */
+#include "faulty_machine.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -42,20 +44,36 @@ static long machine_file(const char *name, int *found) {
 
 static atomic_int reads_failed;
 
-/* The errno that a read is to fail with, 0 to let it through. Without the file it begins anew. */
-static int machine_read_fault(int fd, off_t offset) {
-    char text[128], link[64], path[512], name[64] = "";
+/* Whether the name of what is open ends so. */
+static int machine_is(int fd, const char *name) {
+    char link[64], path[512];
+    size_t wanted = strlen(name);
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    return length >= (ssize_t)wanted && memcmp(path + length - wanted, name, wanted) == 0;
+}
+
+static void machine_hang(int fd) {
+    char text[128];
+    int found;
+    machine_text("hang", text, &found);
+    while (found && machine_is(fd, text)) {
+        (void)usleep(2000);
+        machine_text("hang", text, &found);
+    }
+}
+
+/* Without the file it begins anew. */
+int machine_read_fault(int fd, off_t offset) {
+    char text[128], name[64] = "";
     int found, code = 0, most = 0;
+    machine_hang(fd);
     machine_text("read", text, &found);
     if (sscanf(text, "%d %d %63s", &code, &most, name) != 3) {
         atomic_store(&reads_failed, 0);
         return 0;
     }
-    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t length = readlink(link, path, sizeof path - 1);
-    size_t wanted = strlen(name);
-    if (length < (ssize_t)wanted || memcmp(path + length - wanted, name, wanted) != 0 ||
-        atomic_fetch_add(&reads_failed, 1) >= most) {
+    if (!machine_is(fd, name) || atomic_fetch_add(&reads_failed, 1) >= most) {
         return 0;
     }
     int log = machine_open("failed", O_WRONLY | O_CREAT | O_APPEND);

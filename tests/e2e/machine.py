@@ -9,10 +9,11 @@ import time
 
 from faults import small_world
 from service import log
-from world import BIN, FULL, digests, in_order, main
+from world import BIN, BIN_ASAN, FULL, Skip, digests, in_order, main
 
 PRELOAD = os.environ.get("BALLAST_FAULTY_MACHINE", os.path.join(BIN, "../tests/e2e/libfaulty_machine.so"))
 HOUR, YEAR = 3600, 365 * 86400
+READERS = ("io_uring", "pread")
 
 
 @contextlib.contextmanager
@@ -149,37 +150,78 @@ def test_a_stop_of_the_daemon_for_longer_than_the_lease_costs_nobody_anything():
         world.stop()
 
 
-def test_the_watchdog_is_fed_only_while_commits_end():
-    with small_world() as world, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+@contextlib.contextmanager
+def watched(world, bin_dir=None, **environment):
+    """A daemon that a service manager watches: the socket that it pings, three times in 300 ms."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         path = os.path.join(world.dir, "notify")
         notify.bind(path)
-        notify.settimeout(10)
-
-        def ping():
-            while b"WATCHDOG=1" not in notify.recv(65536):
-                pass
-            return time.monotonic()
-
-        world.start(environment={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "300000", "LD_PRELOAD": PRELOAD,
-                                 "BALLAST_TEST_MACHINE": world.dir}, ready=False)
-        ping()
+        world.start(bin_dir=bin_dir, ready=False, environment={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "300000", **environment})
+        pings(notify, 1)
         world.wait_for(lambda: "serving socket=" in log(world), "the store is made")
-        with open(os.path.join(world.dir, "slow"), "w") as f:
-            f.write("1000")
-        ranks = [world.rank(d, cp=c, steps=100000, think_ms=1) for d in range(2) for c in range(2)]
-        world.wait_for(lambda: "watchdog is not fed: a commit does not end" in log(world), "a commit hangs")
-        assert world.live("status")["state"] == "serving", "the loop is fine all the while"
-        before = ping()
-        gap = 0
-        while gap < 0.6:
-            now = ping()
-            gap, before = max(gap, now - before), now
+        yield notify
+
+
+def pings(notify, count, timeout=10):
+    """Waits for so many; TimeoutError where they do not come."""
+    notify.settimeout(timeout)
+    while count > 0:
+        count -= b"WATCHDOG=1" in notify.recv(65536)
+
+
+def drain(notify):
+    notify.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            notify.recv(65536)
+
+
+def starved(world, notify, reason):
+    """Waits until the log says that the watchdog is not fed, and why; then it is not, and the loop is fine meanwhile."""
+    world.wait_for(lambda: f"watchdog is not fed: {reason}" in log(world), reason)
+    drain(notify)
+    try:
+        pings(notify, 1, 0.5)
+        raise AssertionError("it is fed")
+    except TimeoutError:
+        pass
+    assert world.live("status")["state"] == "serving"
+
+
+def test_the_watchdog_is_fed_only_while_commits_end():
+    with small_world() as world, watched(world, LD_PRELOAD=PRELOAD, BALLAST_TEST_MACHINE=world.dir) as notify:
+        ranks = four_ranks(world)
+        write(world.dir, "slow", "2500")
+        starved(world, notify, "a commit does not end")
         os.unlink(os.path.join(world.dir, "slow"))
-        for _ in range(5):
-            ping()
-        for rank in ranks:
-            rank.process.kill()
-            rank.process.wait()
+        pings(notify, 5)
+        finish(ranks)
+        world.stop()
+
+
+def test_the_watchdog_is_fed_only_while_reads_come_back():
+    for backend in READERS:
+        with small_world(reader={"backend": backend}) as world, watched(
+                world, LD_PRELOAD=PRELOAD, BALLAST_TEST_MACHINE=world.dir) as notify:
+            ranks = four_ranks(world)
+            write(world.dir, "hang", "/d.bin")
+            starved(world, notify, "no read comes back")
+            os.unlink(os.path.join(world.dir, "hang"))
+            pings(notify, 5)
+            all_go_on(world, ranks)
+            finish(ranks)
+            world.stop()
+
+
+def test_the_watchdog_is_fed_only_while_steps_get_planned():
+    if not os.path.exists(os.path.join(BIN_ASAN, "ballastd")):
+        raise Skip(f"no sanitizer build, which has failpoints, in {BIN_ASAN}")
+    with small_world() as world, watched(world, BIN_ASAN, BALLAST_FAILPOINTS="plan_before=delay:4000@30") as notify:
+        ranks = four_ranks(world)
+        starved(world, notify, "planning a step does not end")
+        pings(notify, 5)
+        all_go_on(world, ranks)
+        finish(ranks)
         world.stop()
 
 

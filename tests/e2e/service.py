@@ -7,6 +7,7 @@ import os
 import pwd
 import re
 import resource
+import shutil
 import signal
 import socket
 import sqlite3
@@ -253,20 +254,26 @@ def test_an_idle_connection_takes_16_kilobytes_at_most():
 
 
 def test_a_file_that_shrinks_ends_the_streams_that_need_it_with_its_name():
-    with small_world() as world:
-        world.start()
-        rank = world.rank(0, cp=0, steps=100000, think_ms=1)
-        world.wait_for(lambda: len(rank.lines()) > 4, "the rank is served")
-        size = os.path.getsize(os.path.join(world.dir, "d.bin"))
-        os.truncate(os.path.join(world.dir, "d.bin"), 4096)
-        code, text = rank.wait(60)
-        assert code != 0 and "d.bin" in text, (code, text)
-        assert "cannot be read" in log(world)
-        assert world.live("status")["state"] == "serving"
-        os.truncate(os.path.join(world.dir, "d.bin"), size)  # the bytes are zeros now
-        code, text = world.rank(0, cp=0, steps=3).wait(60)
-        assert code != 0 and "written to or replaced" in text, (code, text)
-        world.stop()
+    for backend in ("io_uring", "pread"):
+        with small_world(reader={"backend": backend}) as world:
+            world.start()
+            path = os.path.join(world.dir, "d.bin")
+            rank = world.rank(0, cp=0, steps=100000, think_ms=1)
+            world.wait_for(lambda r=rank: len(r.lines()) > 4, "the rank is served")
+            size = os.path.getsize(path)
+            os.truncate(path, 4096)
+            code, text = rank.wait(60)
+            assert code != 0 and "d.bin" in text, (code, text)
+            assert "cannot be read" in log(world)
+            assert world.live("status")["state"] == "serving"
+            os.truncate(path, size)  # the bytes are zeros now
+            code, text = world.rank(0, cp=0, steps=3).wait(60)
+            assert code != 0 and "written to or replaced" in text, (code, text)
+            os.rename(path, path + ".old")
+            shutil.copyfile(path + ".old", path)
+            code, text = world.rank(0, cp=0, steps=3).wait(60)
+            assert code != 0 and "d.bin" in text and "replaced" in text, (code, text)
+            world.stop()
 
 
 def damage_unseen(path):
@@ -416,12 +423,12 @@ def settings(world):
 def test_reload_changes_users_log_level_and_limits():
     with small_world() as world:
         world.start()
-        rewrite(world, "[daemon]\n", "[limits]\nconnections = 2\nsteps_retained = 77\n"
+        rewrite(world, "[daemon]\n", "[limits]\nconnections = 2\nsteps_retained = 77\nlead_steps = 55\n"
                 "[daemon]\nallow_uids = 4242\nlog_level = debug\n")
         assert reload(world, "config: reloaded") == []
         now = settings(world)
         assert now["daemon.allow_uids"] == "4242" and now["daemon.log_level"] == "debug"
-        assert now["limits.connections"] == "2" and now["limits.steps_retained"] == "77"
+        assert now["limits.connections"] == "2" and now["limits.steps_retained"] == "77" and now["limits.lead_steps"] == "55"
         held = [Raw(world.socket) for _ in range(2)]
         assert [raw.call(b"Ping")[0] for raw in held] == [0, 0]
         assert Raw(world.socket).call(b"Ping")[0] == 8

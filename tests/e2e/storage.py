@@ -2,8 +2,10 @@
 """Storage that fails while tokens are read, and kernels that deny what reading would like to use."""
 
 import collections
+import contextlib
 import ctypes
 import errno
+import itertools
 import os
 import platform
 import resource
@@ -14,9 +16,13 @@ from faults import small_world
 from machine import faulty_machine, write
 from metrics import monitored, scrape, total
 from service import log
-from world import ROOT, Skip, in_order, main
+from world import ROOT, Oracle, Skip, in_order, main, synthetic_documents, write_corpus
+
+sys.path.insert(0, os.path.join(ROOT, "client/python"))
+import ballast  # noqa: E402
 
 EVER = 1000000
+READERS = ("io_uring", "pread")
 SLAB_KB = 256  # a little less than small_world's
 
 
@@ -27,11 +33,12 @@ def failures(folder):
         return collections.Counter(int(line) for line in f)
 
 
-def failing(world, code, times):
+def failing(world, code, times, backend):
     """A daemon of which the first reads of tokens fail; its machine's folder."""
     with faulty_machine(world) as folder:
-        write(folder, "read", f"{code} {times} d.bin")
-        world.start(environment={"BALLAST_READER_BACKEND": "pread"})
+        write(folder, "read", f"{code} {times} /d.bin")
+        world.start(environment={"BALLAST_READER_BACKEND": backend})
+    assert world.live("status")["io_backend"] == backend
     return folder
 
 
@@ -55,9 +62,9 @@ def right_content(steps=20):
 
 def test_a_read_that_fails_twice_or_once_for_a_stale_handle_is_nobodys_business():
     right = right_content()
-    for code, times in ((errno.EIO, 2), (errno.ESTALE, 1)):
+    for code, times, backend in itertools.chain(*([(errno.EIO, 2, b), (errno.ESTALE, 1, b)] for b in READERS)):
         with small_world() as world:
-            folder = failing(world, code, times)
+            folder = failing(world, code, times, backend)
             assert content(served(world)) == right
             assert sum(failures(folder).values()) == times, failures(folder)
             assert "cannot be read" not in log(world)
@@ -65,25 +72,44 @@ def test_a_read_that_fails_twice_or_once_for_a_stale_handle_is_nobodys_business(
 
 
 def test_a_read_that_keeps_failing_ends_the_step_with_its_place_after_three_tries():
-    with small_world() as world:
-        folder = failing(world, errno.EIO, EVER)
-        rank = world.rank(0, cp=0, steps=20)
-        code, text = rank.wait(60)
-        assert code != 0 and not rank.lines(), (code, text, rank.lines())
-        for word in ("step 0", "d.bin: byte ", "document ", "Input/output error"):
-            assert word in text, (word, text)
-        tries = failures(folder)
-        assert tries and all(count % 3 == 0 for count in tries.values()), tries
-        assert world.live("status")["state"] == "serving"
-        world.stop()
+    for backend in READERS:
+        with small_world() as world:
+            folder = failing(world, errno.EIO, EVER, backend)
+            rank = world.rank(0, cp=0, steps=20)
+            code, text = rank.wait(60)
+            assert code != 0 and not rank.lines(), (code, text, rank.lines())
+            for word in ("step 0", "d.bin: byte ", "document ", "Input/output error"):
+                assert word in text, (word, text)
+            tries = failures(folder)
+            assert tries and all(count % 3 == 0 for count in tries.values()), tries
+            assert world.live("status")["state"] == "serving"
+            world.stop()
+
+
+def test_a_dataset_that_cannot_be_read_ends_the_streams_that_need_it_and_no_other():
+    """The replicas' ranks end by and by, each with the bad file's name, never with a part of a batch."""
+    for backend in READERS:
+        with small_world() as world:
+            write_corpus(os.path.join(world.dir, "good"), synthetic_documents(9, 400, 3000))
+            with open(world.config_path, "a") as f:
+                f.write(f"[dataset good]\npath = {world.dir}/good\nweight = 1000\n[limits]\nlead_steps = 100000\n")
+            folder = failing(world, errno.EIO, EVER, backend)
+            ranks = [world.rank(dp, cp=0, steps=100000) for dp in range(2)]
+            for rank in ranks:
+                code, text = rank.wait(60)
+                assert code != 0 and "d.bin: byte " in text, (code, text)
+                in_order(rank.lines(), 2)
+            assert sum(len(rank.lines()) for rank in ranks) > 0 and failures(folder)
+            world.stop()
 
 
 def test_a_stale_handle_that_stays_stale_is_told_as_such():
-    with small_world() as world:
-        failing(world, errno.ESTALE, EVER)
-        code, text = world.rank(0, cp=0, steps=20).wait(60)
-        assert code != 0 and "d.bin: byte " in text and "not the one that was opened" in text, (code, text)
-        world.stop()
+    for backend in READERS:
+        with small_world() as world:
+            failing(world, errno.ESTALE, EVER, backend)
+            code, text = world.rank(0, cp=0, steps=20).wait(60)
+            assert code != 0 and "d.bin: byte " in text and "not the one that was opened" in text, (code, text)
+            world.stop()
 
 
 class Filter(ctypes.Structure):
@@ -145,6 +171,60 @@ def test_without_io_uring_or_locked_memory_the_bytes_are_the_same_and_it_is_said
             told = [line for line in log(world).splitlines() if line.startswith(("warning", "notice  reader"))]
             assert len(told) == 1 and " reader: " in told[0] and reason in told[0], log(world)
             world.stop()
+
+
+POOL = "/proc/sys/vm/nr_hugepages"
+
+
+@contextlib.contextmanager
+def huge_pages(count):
+    """So many more huge pages than before; Skip where the kernel gives none."""
+    with open(POOL) as f:
+        before = int(f.read())
+    try:
+        with open(POOL, "w") as f:
+            f.write(str(before + count))
+        with open(POOL) as f:
+            got = int(f.read()) - before
+        if got < count:
+            raise Skip(f"{got} of {count} huge pages could be reserved")
+        yield
+    except PermissionError:
+        raise Skip("reserving huge pages needs root") from None
+    finally:
+        with contextlib.suppress(OSError), open(POOL, "w") as f:
+            f.write(str(before))
+
+
+def slab_mapping(pid):
+    """What the kernel says of the slab's memory, as in numa_maps."""
+    with open(f"/proc/{pid}/numa_maps") as f:
+        return next(line for line in f if "memfd:ballast-slab" in line)
+
+
+def test_a_slab_of_huge_pages_on_one_node_gives_the_same_bytes_by_either_reader():
+    if not os.path.exists(POOL):
+        raise Skip("this kernel has no huge pages")
+    right = right_content()
+    with huge_pages(8):
+        for backend in READERS:
+            with small_world(slab={"huge_pages": "on", "numa_node": 0}, reader={"backend": backend}) as world:
+                world.start()
+                assert "pages=huge" in log(world)
+                assert content(served(world)) == right
+                mapping = slab_mapping(world.daemon.pid)
+                assert " huge " in mapping and " bind:0 " in mapping, mapping
+                with ballast.Client(world.socket, dp=1, cp=1) as client:
+                    batch = next(iter(next(iter(client))))
+                    plan = world.plan(batch.step)["micro_batches"]
+                    mine = next(mb for mb in plan if (mb["dp"], mb["index"]) == (1, batch.index))
+                    expected = Oracle([os.path.join(world.dir, "d")]).columns(mine, 1)
+                    assert list(batch.tokens()) == list(expected[0]) and list(batch.labels()) == list(expected[1])
+                world.stop()
+    with small_world(slab={"huge_pages": "on"}) as world, open(POOL) as pool:
+        if int(pool.read()) == 0:
+            world.start(ready=False)
+            assert world.daemon.wait(20) == 74 and "vm.nr_hugepages" in log(world), log(world)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,9 @@
-/* 1,000 datasets and few descriptors: all are read, by either reader, in one job. */
+/* 1,000 datasets and few descriptors: all are read, by either reader, in one job. And as many whose
+ * indexes are too large for memory. */
+#include "corpus/files.h"
 #include "corpus/tokens.h"
+#include "corpus/windows.h"
+#include "corpus/megatron.h"
 #include "tests/unit/corpus_files.h"
 
 #include <stdarg.h>
@@ -17,6 +21,9 @@
 #define DATASETS    1000u
 #define TOKENS      9u
 #define DESCRIPTORS 64u
+#define LARGE       16u /* datasets, more than FEW descriptors leave for files */
+#define FEW         12u /* beside those that are open already */
+#define CHUNKS      (WINDOWS_MAX + 64u)
 
 static char folder[64], prefixes[DATASETS][96], names[DATASETS][16];
 
@@ -111,9 +118,86 @@ static void a_thousand_datasets_are_read_with_64_descriptors(void **state) {
     test_folder_remove(folder);
 }
 
+static uint32_t large_length(uint64_t i) {
+    return (uint32_t)(i % 7 == 0);
+}
+
+/* Megatron's index; its tokens are a hole. */
+static void write_large_files(const char *prefix) {
+    const uint64_t documents = (uint64_t)CHUNKS * WINDOW_DOCUMENTS;
+    uint8_t header[MEGATRON_HEADER_BYTES];
+    uint64_t offset = 0;
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s.idx", prefix);
+    FILE *index = fopen(path, "w");
+    assert_non_null(index);
+    megatron_header_encode(header, MEGATRON_U16, documents, documents + 1);
+    (void)fwrite(header, sizeof header, 1, index);
+    for (uint64_t i = 0; i < documents; i++) {
+        uint32_t length = large_length(i);
+        (void)fwrite(&length, sizeof length, 1, index);
+    }
+    for (uint64_t i = 0; i < documents; i++) {
+        (void)fwrite(&offset, sizeof offset, 1, index);
+        offset += 2 * large_length(i);
+    }
+    for (uint64_t i = 0; i <= documents; i++) {
+        (void)fwrite(&i, sizeof i, 1, index);
+    }
+    assert_int_equal(fclose(index), 0);
+    (void)snprintf(path, sizeof path, "%s.bin", prefix);
+    file_write(path, "", 0);
+    assert_int_equal(truncate(path, (off_t)offset), 0);
+}
+
+/* One dataset under many names. */
+static void write_large(struct catalog_entry *entries) {
+    static const char *const ends[] = {"idx", "bin"};
+    char first[128], other[128];
+    for (uint32_t i = 0; i < LARGE; i++) {
+        (void)snprintf(prefixes[i], sizeof prefixes[i], "%s/large%u", folder, i);
+        (void)snprintf(names[i], sizeof names[i], "set%u", i);
+        entries[i] = (struct catalog_entry){.name = names[i], .prefix = prefixes[i], .weight = 1};
+    }
+    write_large_files(prefixes[0]);
+    for (uint32_t i = 2; i < 2 * LARGE; i++) {
+        (void)snprintf(first, sizeof first, "%s.%s", prefixes[0], ends[i % 2]);
+        (void)snprintf(other, sizeof other, "%s.%s", prefixes[i / 2], ends[i % 2]);
+        assert_int_equal(link(first, other), 0);
+    }
+}
+
+static void large_indexes_share_the_few_descriptors_that_there_are(void **state) {
+    static struct catalog_entry entries[LARGE];
+    struct rlimit limit, before;
+    struct catalog *catalog = NULL;
+    struct error error = {0};
+    (void)state;
+    test_folder_make(folder);
+    write_large(entries);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    limit = (struct rlimit){.rlim_cur = open_descriptors() + FEW, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    if (catalog_open(entries, LARGE, &catalog, &error) < 0) {
+        fail_msg("%s", error.text);
+    }
+    for (uint32_t turn = 0; turn < 2 * LARGE; turn++) {
+        const struct dataset *dataset = catalog_dataset(catalog, turn * 5 % LARGE);
+        for (uint64_t i = turn; i < dataset_documents(dataset); i += 99 * WINDOW_DOCUMENTS + 1) {
+            assert_int_equal(dataset_length(dataset, i), large_length(i));
+        }
+        assert_int_equal(dataset_failed(dataset, &error), 0);
+    }
+    assert_true(catalog_descriptors_wanted(catalog) <= files_open_max());
+    catalog_close(catalog);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    test_folder_remove(folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_thousand_datasets_are_read_with_64_descriptors),
+        cmocka_unit_test(large_indexes_share_the_few_descriptors_that_there_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
