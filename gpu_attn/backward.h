@@ -57,13 +57,8 @@ DEVICE struct backward_block backward_block_of(void) {
 }
 
 DEVICE void backward_barriers_init(const struct backward_block *block) {
-    mbarrier_init(block->kv_full, 1);
-    mbarrier_init(block->kv_empty, CONSUMER_WARPS);
-    for (uint32_t stage = 0; stage < STAGES; stage++) {
-        mbarrier_init(block->q_full + 8 * stage, 1);
-        mbarrier_init(block->q_empty + 8 * stage, CONSUMER_WARPS);
-    }
-    mbarrier_init_fence();
+    buffers_init(block->kv_full, block->kv_empty, 1);
+    buffers_init(block->q_full, block->q_empty, STAGES);
 }
 
 /* Rows of a step that TMA writes. */
@@ -307,9 +302,7 @@ DEVICE void backward_step(const struct backward_params *params, const struct bac
     wgmma_hold(dv, HEAD_DIM / 2);
     wgmma_hold(dk, HEAD_DIM / 2);
     wgmma_hold(s, 32);
-    if (place.lane == 0) {
-        mbarrier_arrive(block->q_empty + 8 * stage);
-    }
+    warp_arrive(block->q_empty + 8 * stage, place.lane);
     if (adds_dq) {
         backward_add_dq(params, block, step, place, s);
     }
@@ -396,9 +389,7 @@ DEVICE void backward_consume(const struct backward_params *params,
                 clear_rows(block->v, ATTN_KEYS, (uint32_t)tile->rows, ATTN_KEYS, BACKWARD_BOTH);
             }
             backward_tile_run(params, block, tile, &q, adds_dq, dk, dv);
-            if (thread_index() % 32 == 0) {
-                mbarrier_arrive(block->kv_empty);
-            }
+            warp_arrive(block->kv_empty, (uint32_t)thread_index() % 32);
         }
         backward_store(params, tile, place_of_thread(), dk, dv);
     }
@@ -409,19 +400,8 @@ DEVICE void backward_consume(const struct backward_params *params,
 
 DEVICE void backward_run(const struct backward_params *params, int adds_dq) {
     struct backward_block block = backward_block_of();
-    if (thread_index() == 0) {
-        backward_barriers_init(&block);
-    }
-    block_sync();
-    if (thread_index() < 128) {
-        REGISTERS_DECREASE(24);
-        if (thread_index() == 0) {
-            backward_produce(params, &block);
-        }
-    } else {
-        REGISTERS_INCREASE(240);
-        backward_consume(params, &block, adds_dq);
-    }
+    BLOCK_ROLES(backward_barriers_init(&block), backward_produce(params, &block),
+                backward_consume(params, &block, adds_dq));
 }
 
 KERNEL(backward, struct backward_params, ATTN_THREADS) {

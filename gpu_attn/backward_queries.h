@@ -43,13 +43,8 @@ DEVICE struct query_block query_block_of(void) {
 }
 
 DEVICE void query_barriers_init(const struct query_block *block) {
-    mbarrier_init(block->q_full, 1);
-    mbarrier_init(block->q_empty, CONSUMER_WARPS);
-    for (uint32_t stage = 0; stage < STAGES; stage++) {
-        mbarrier_init(block->kv_full + 8 * stage, 1);
-        mbarrier_init(block->kv_empty + 8 * stage, CONSUMER_WARPS);
-    }
-    mbarrier_init_fence();
+    buffers_init(block->q_full, block->q_empty, 1);
+    buffers_init(block->kv_full, block->kv_empty, STAGES);
 }
 
 /* Blocks of QUERY_KEYS that some row of the tile sees. */
@@ -104,19 +99,17 @@ struct query_row {
 
 DEVICE struct query_row query_row_of(const struct query_params *params,
                                      const struct attn_tile *tile, struct place place, int h) {
-    uint32_t row = place.consumer * 64 + place.row + 8 * (uint32_t)h;
-    uint32_t token = packed_token(row, params->group_inverse);
-    uint32_t head = row - token * (uint32_t)params->group;
+    struct packed_place at = packed_place_of(place, h, params->group, params->group_inverse);
     struct query_row found = {0, 0, 0, 0, INFINITY, 0};
-    found.valid = token < tile->tokens && head < tile->heads;
-    found.q_row = tile->q_row + (int)token;
-    found.q_head = tile->head + (int)head;
-    found.last_key = min_int(tile->keys - 1, tile->reach + (int)token);
+    found.valid = at.token < tile->tokens && at.head < tile->heads;
+    found.q_row = tile->q_row + (int)at.token;
+    found.q_head = tile->head + (int)at.head;
+    found.last_key = min_int(tile->keys - 1, tile->reach + (int)at.token);
     if (found.valid) {
-        int64_t at = (int64_t)found.q_row * params->q_heads + found.q_head;
-        float lse = params->lse[at];
+        int64_t index = (int64_t)found.q_row * params->q_heads + found.q_head;
+        float lse = params->lse[index];
         found.lse_log2 = lse == -INFINITY ? INFINITY : lse * LOG2_E;
-        found.delta = params->delta[at];
+        found.delta = params->delta[index];
     }
     return found;
 }
@@ -138,12 +131,8 @@ DEVICE void query_mask(const struct attn_tile *tile, const struct query_row *row
     if (key + QUERY_KEYS - 1 <= min_int(tile->keys - 1, tile->reach)) {
         return;
     }
-#pragma unroll
-    for (int i = 0; i < QUERY_KEYS / 2; i++) {
-        if (key + i / 4 * 8 + (int)column + i % 2 > rows[i / 2 % 2].last_key) {
-            s[i] = -INFINITY;
-        }
-    }
+    const int last_key[2] = {rows[0].last_key, rows[1].last_key};
+    hide_keys(s, QUERY_KEYS / 2, key, column, last_key);
 }
 
 /* dQ += scale-free dS K of one block of keys. */
@@ -182,9 +171,7 @@ DEVICE void query_step(const struct query_params *params, const struct query_blo
     wgmma_commit();
     WGMMA_WAIT(0);
     wgmma_hold(dq, HEAD_DIM / 2);
-    if (place.lane == 0) {
-        mbarrier_arrive(block->kv_empty + 8 * stage);
-    }
+    warp_arrive(block->kv_empty + 8 * stage, place.lane);
 }
 
 DEVICE void query_clear_tail(const struct query_block *block, uint32_t stage, uint32_t rows) {
@@ -223,9 +210,7 @@ DEVICE void query_consume(const struct query_params *params, const struct query_
             mbarrier_wait(block->q_full, q.parity);
             ring_flip(&q);
             query_tile_run(params, block, &tile, rows, place, &kv, dq);
-            if (place.lane == 0) {
-                mbarrier_arrive(block->q_empty);
-            }
+            warp_arrive(block->q_empty, place.lane);
         }
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -239,19 +224,8 @@ DEVICE void query_consume(const struct query_params *params, const struct query_
 
 KERNEL(backward_queries, struct query_params, ATTN_THREADS) {
     struct query_block block = query_block_of();
-    if (thread_index() == 0) {
-        query_barriers_init(&block);
-    }
-    block_sync();
-    if (thread_index() < 128) {
-        REGISTERS_DECREASE(24);
-        if (thread_index() == 0) {
-            query_produce(params, &block);
-        }
-    } else {
-        REGISTERS_INCREASE(240);
-        query_consume(params, &block);
-    }
+    BLOCK_ROLES(query_barriers_init(&block), query_produce(params, &block),
+                query_consume(params, &block));
 }
 
 #endif

@@ -57,6 +57,38 @@ DEVICE void ring_flip(struct ring *ring) {
     ring->parity ^= 1;
 }
 
+/* Barriers of `count` buffers: one arrival fills a buffer, one of each consumer warp empties it. */
+DEVICE void buffers_init(uint32_t full, uint32_t empty, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        mbarrier_init(full + 8 * i, 1);
+        mbarrier_init(empty + 8 * i, CONSUMER_WARPS);
+    }
+}
+
+DEVICE void warp_arrive(uint32_t barrier, uint32_t lane) {
+    if (lane == 0) {
+        mbarrier_arrive(barrier);
+    }
+}
+
+/* A block's life: one thread makes the barriers and one loads, with few registers; the consumers
+ * get what is left. */
+#define BLOCK_ROLES(init, produce, consume)                                                        \
+    if (thread_index() == 0) {                                                                     \
+        init;                                                                                      \
+        mbarrier_init_fence();                                                                     \
+    }                                                                                              \
+    block_sync();                                                                                  \
+    if (thread_index() < 128) {                                                                    \
+        REGISTERS_DECREASE(24);                                                                    \
+        if (thread_index() == 0) {                                                                 \
+            produce;                                                                               \
+        }                                                                                          \
+    } else {                                                                                       \
+        REGISTERS_INCREASE(240);                                                                   \
+        consume;                                                                                   \
+    }
+
 /* The thread's place among the consumers. */
 struct place {
     uint32_t consumer; /* 0 or 1 */
@@ -78,6 +110,20 @@ DEVICE struct place place_of_thread(void) {
 /* Token of a packed row; its head within the pack is row - token * pack. */
 DEVICE uint32_t packed_token(uint32_t row, uint32_t inverse) {
     return row * inverse >> 16;
+}
+
+/* Query token and head, within their tile, of a consumer thread's row h. */
+struct packed_place {
+    uint32_t token;
+    uint32_t head;
+};
+
+DEVICE struct packed_place packed_place_of(struct place place, int h, int group, uint32_t inverse) {
+    uint32_t row = place.consumer * 64 + place.row + 8 * (uint32_t)h;
+    struct packed_place found;
+    found.token = packed_token(row, inverse);
+    found.head = row - found.token * (uint32_t)group;
+    return found;
 }
 
 DEVICE int packed_row_is_valid(uint32_t row, uint32_t pack, uint32_t inverse, uint32_t tokens,
@@ -154,6 +200,16 @@ DEVICE void store_row(uint32_t *to, const float *d, int h, uint32_t column, floa
     for (int j = 0; j < HEAD_DIM / 8; j++) {
         to[(j * 8 + (int)column) / 2] = bf16_pair(d[4 * j + 2 * h] * scale,
                                                   d[4 * j + 2 * h + 1] * scale);
+    }
+}
+
+/* Hides keys beyond the last that a thread's two rows see. `first` is of the block's first key. */
+DEVICE void hide_keys(float *s, int count, int first, uint32_t column, const int *last_key) {
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+        if (first + i / 4 * 8 + (int)column + i % 2 > last_key[i / 2 % 2]) {
+            s[i] = -INFINITY;
+        }
     }
 }
 

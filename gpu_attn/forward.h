@@ -45,15 +45,9 @@ DEVICE struct forward_block forward_block_of(void) {
 }
 
 DEVICE void forward_barriers_init(const struct forward_block *block) {
-    mbarrier_init(block->q_full, 1);
-    mbarrier_init(block->q_empty, CONSUMER_WARPS);
-    for (uint32_t stage = 0; stage < STAGES; stage++) {
-        mbarrier_init(block->k_full + 8 * stage, 1);
-        mbarrier_init(block->k_empty + 8 * stage, CONSUMER_WARPS);
-        mbarrier_init(block->v_full + 8 * stage, 1);
-        mbarrier_init(block->v_empty + 8 * stage, CONSUMER_WARPS);
-    }
-    mbarrier_init_fence();
+    buffers_init(block->q_full, block->q_empty, 1);
+    buffers_init(block->k_full, block->k_empty, STAGES);
+    buffers_init(block->v_full, block->v_empty, STAGES);
 }
 
 DEVICE void forward_load_block(const struct forward_params *params,
@@ -159,9 +153,8 @@ DEVICE void forward_tile_init(struct forward_tile *tile, const struct forward_pa
                               struct place place) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        uint32_t row = place.consumer * 64 + place.row + 8 * (uint32_t)h;
-        int token = (int)packed_token(row, params->group_inverse);
-        tile->last_key[h] = min_int(tile->tile.keys - 1, tile->tile.reach + token);
+        struct packed_place at = packed_place_of(place, h, params->group, params->group_inverse);
+        tile->last_key[h] = min_int(tile->tile.keys - 1, tile->tile.reach + (int)at.token);
     }
 }
 
@@ -171,12 +164,7 @@ DEVICE void forward_mask(const struct forward_tile *tile, int b, uint32_t column
     if (key + ATTN_KEYS - 1 <= min_int(tile->tile.keys - 1, tile->tile.reach)) {
         return;
     }
-#pragma unroll
-    for (int i = 0; i < ATTN_KEYS / 2; i++) {
-        if (key + i / 4 * 8 + (int)column + i % 2 > tile->last_key[i / 2 % 2]) {
-            s[i] = -INFINITY;
-        }
-    }
+    hide_keys(s, ATTN_KEYS / 2, key, column, tile->last_key);
 }
 
 DEVICE void forward_scores(const struct forward_block *block, uint32_t consumer, uint32_t stage,
@@ -206,12 +194,6 @@ DEVICE void forward_pack(const float *s, uint32_t (*p)[4]) {
 #pragma unroll
     for (int k = 0; k < ATTN_KEYS / 16; k++) {
         pack_operand(p[k], s + 8 * k);
-    }
-}
-
-DEVICE void warp_arrive(uint32_t barrier, uint32_t lane) {
-    if (lane == 0) {
-        mbarrier_arrive(barrier);
     }
 }
 
@@ -272,14 +254,12 @@ DEVICE void forward_store(const struct forward_params *params, const struct attn
         float sum = softmax->sum[h];
         sum += shuffle_xor(sum, 1);
         sum += shuffle_xor(sum, 2);
-        uint32_t row = place.consumer * 64 + place.row + 8 * (uint32_t)h;
-        uint32_t token = packed_token(row, params->group_inverse);
-        uint32_t head = row - token * (uint32_t)params->group;
-        if (token >= tile->tokens || head >= tile->heads) {
+        struct packed_place at = packed_place_of(place, h, params->group, params->group_inverse);
+        if (at.token >= tile->tokens || at.head >= tile->heads) {
             continue;
         }
-        int q_row = tile->q_row + (int)token;
-        int q_head = tile->head + (int)head;
+        int q_row = tile->q_row + (int)at.token;
+        int q_head = tile->head + (int)at.head;
         float lse = softmax->largest[h] * params->scale_log2 + log2_fast(sum);
         if (place.column == 0) {
             params->lse[(int64_t)q_row * params->q_heads + q_head] = sum > 0 ? lse * LN_2
@@ -323,19 +303,8 @@ DEVICE void forward_consume(const struct forward_params *params,
 
 KERNEL(forward, struct forward_params, ATTN_THREADS) {
     struct forward_block block = forward_block_of();
-    if (thread_index() == 0) {
-        forward_barriers_init(&block);
-    }
-    block_sync();
-    if (thread_index() < 128) {
-        REGISTERS_DECREASE(24);
-        if (thread_index() == 0) {
-            forward_produce(params, &block);
-        }
-    } else {
-        REGISTERS_INCREASE(240);
-        forward_consume(params, &block);
-    }
+    BLOCK_ROLES(forward_barriers_init(&block), forward_produce(params, &block),
+                forward_consume(params, &block));
 }
 
 #endif

@@ -63,15 +63,15 @@ BUGS = [
         forward_pack(s, p);
         WGMMA_WAIT(0);"""),
     ("parity", C, "ring->parity ^= 1;\n    }", "ring->parity ^= 0;\n    }"),
-    ("empty_count", F, "mbarrier_init(block->k_empty + 8 * stage, CONSUMER_WARPS);",
-     "mbarrier_init(block->k_empty + 8 * stage, CONSUMER_WARPS + 1);"),
-    ("empty_count_low", F, "mbarrier_init(block->v_empty + 8 * stage, CONSUMER_WARPS);",
-     "mbarrier_init(block->v_empty + 8 * stage, CONSUMER_WARPS / 2);"),
+    ("empty_count", C, "mbarrier_init(empty + 8 * i, CONSUMER_WARPS);",
+     "mbarrier_init(empty + 8 * i, CONSUMER_WARPS + 1);"),
+    ("empty_count_low", C, "mbarrier_init(empty + 8 * i, CONSUMER_WARPS);",
+     "mbarrier_init(empty + 8 * i, CONSUMER_WARPS / 2);"),
     ("bytes", F, "mbarrier_expect(block->v_full + 8 * ring.stage, FORWARD_BYTES);",
      "mbarrier_expect(block->v_full + 8 * ring.stage, FORWARD_BYTES - 128);"),
     ("group_bytes", F, "(uint32_t)(ATTN_TILE_ROWS / params->group * params->group);",
      "(uint32_t)ATTN_TILE_ROWS;"),
-    ("one_arrival_per_warpgroup", F, "DEVICE void warp_arrive(uint32_t barrier, uint32_t lane) {\n"
+    ("one_arrival_per_warpgroup", C, "DEVICE void warp_arrive(uint32_t barrier, uint32_t lane) {\n"
      "    if (lane == 0) {\n        mbarrier_arrive(barrier);",
      "DEVICE void warp_arrive(uint32_t barrier, uint32_t lane) {\n"
      "    if (lane == 0 && thread_index() % 128 == 0) {\n"
@@ -81,12 +81,12 @@ BUGS = [
     ("producer_skips_less", F, "t >= params->tile_count || params->tiles[t].blocks == 0",
      "t >= params->tile_count"),
     # Forward: masks, heads, rows.
-    ("mask_off_by_one", F, "i % 2 > tile->last_key", "i % 2 >= tile->last_key"),
+    ("mask_off_by_one", C, "i % 2 > last_key", "i % 2 >= last_key"),
     ("mask_skipped", F, "if (key + ATTN_KEYS - 1 <= min_int", "if (key + ATTN_KEYS - 17 <= min_int"),
-    ("mask_token", F, "tile->tile.reach + token);", "tile->tile.reach + (int)row);"),
+    ("mask_token", F, "tile->tile.reach + (int)at.token);", "tile->tile.reach + (int)at.token + (int)at.head);"),
     ("kv_head", F, "tile->kv_head, row, ATTN_KEYS);", "tile->head, row, ATTN_KEYS);", 2),
-    ("row_guard", F, "token >= tile->tokens || head >= tile->heads", "head >= tile->heads"),
-    ("head_guard", F, "token >= tile->tokens || head >= tile->heads", "token >= tile->tokens"),
+    ("row_guard", F, "at.token >= tile->tokens || at.head >= tile->heads", "at.head >= tile->heads"),
+    ("head_guard", F, "at.token >= tile->tokens || at.head >= tile->heads", "at.token >= tile->tokens"),
     ("blind_rows", F, "largest == -INFINITY ? 0 : largest", "largest"),
     ("no_rescale", F, "        softmax_rescale(softmax, o);\n", ""),
     ("tail_not_cleared", F, "if (params->zero_tails && b *", "if (0 && b *"),
@@ -134,7 +134,7 @@ BUGS = [
     ("bwd_statistics_of_other_step", B, "params->stats + (int64_t)index * 2 * ATTN_STEP_ROWS",
      "params->stats + (int64_t)(index / 2) * 2 * ATTN_STEP_ROWS"),
     ("bwd_kv_released_early", B, """            backward_tile_run(params, block, tile, &q, adds_dq, dk, dv);
-""", """            if (thread_index() % 32 == 0) mbarrier_arrive(block->kv_empty);
+""", """            warp_arrive(block->kv_empty, (uint32_t)thread_index() % 32);
             backward_tile_run(params, block, tile, &q, adds_dq, dk, dv);
             if (0)
 """),
@@ -143,14 +143,10 @@ BUGS = [
     ("qry_released_early", Q, """    wgmma_commit();
     WGMMA_WAIT(0);
     wgmma_hold(dq, HEAD_DIM / 2);
-    if (place.lane == 0) {
-        mbarrier_arrive(block->kv_empty + 8 * stage);
-    }""", """    wgmma_commit();
-    if (place.lane == 0) {
-        mbarrier_arrive(block->kv_empty + 8 * stage);
-    }
+    warp_arrive(block->kv_empty + 8 * stage, place.lane);""", """    wgmma_commit();
+    warp_arrive(block->kv_empty + 8 * stage, place.lane);
     WGMMA_WAIT(0);"""),
-    ("qry_mask", Q, "i % 2 > rows[i / 2 % 2].last_key", "i % 2 > rows[0].last_key"),
+    ("qry_mask", Q, "rows[0].last_key, rows[1].last_key", "rows[0].last_key, rows[0].last_key"),
     ("qry_blind_rows", Q, "lse == -INFINITY ? INFINITY : lse * LOG2_E", "lse * LOG2_E"),
     ("qry_tail", Q, "if (params->zero_tails && (b + 1)", "if (0 && (b + 1)"),
     ("rows_blind", R, "lse == -INFINITY ? INFINITY : lse * LOG2_E", "lse * LOG2_E"),
