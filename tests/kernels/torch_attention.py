@@ -153,7 +153,7 @@ def test_refusals_say_what_to_do():
     raises(InvalidArgument, "[rows, heads, head_dim]", ba.attention, q[:7], k, k, plan)
     raises(InvalidArgument, "must not be negative", ba.attention, q, k, k, plan, -1.0)
     raises(InvalidArgument, "2 ranks share", plan_of, batch_of([[(0, 0, 8)], [(0, 8, 8)]]))
-    raises(Unsupported, "ballast_exchange.h", plan_of, batch_of([[(0, 0, 8)]] * 2, layout=Layout.ULYSSES))
+    raises(Unsupported, "ballast.exchange.ExchangePlan", plan_of, batch_of([[(0, 0, 8)]] * 2, layout=Layout.ULYSSES))
     raises(InvalidArgument, "head_dim 96", ba.Plan, batch, q_heads=4, kv_heads=2, head_dim=96)
     os.environ["BALLAST_ATTN_ON_CPU"] = ""
     raises(Unsupported, "CUDA devices", ba.attention, q, k, k, plan)

@@ -12,12 +12,13 @@ A batch whose context-parallel ranks share attention needs an exchange: an objec
 K and V rows of all keys that the rank's fragments see, documents one after the other from key 0
 (`Plan.key_rows` of them), and whose `scatter(dk, dv)` takes gradients of those rows, float, and returns the
 gradients of the rank's own rows. `all_gathered` makes one from torch.distributed. Layout ulysses and pools
-move queries too: they are for ballast_exchange.h, and refused here.
+move queries too: ballast.exchange.ExchangePlan is their plan, and one of every other layout.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from typing import Any, Callable, List, Optional, Tuple
 
@@ -85,7 +86,8 @@ def library() -> ctypes.CDLL:
 
 def _check(code: int, error: _Error) -> None:
     if code != 0:
-        raise InvalidArgument(error.text.decode(errors="replace"))
+        wrong = -code in (errno.EINVAL, errno.E2BIG, errno.ENOSPC)
+        raise (InvalidArgument if wrong else Unavailable)(error.text.decode(errors="replace"))
 
 
 _opened: dict = {}  # of each device, for the life of the process
@@ -112,6 +114,27 @@ def _stream(device: torch.device) -> Optional[int]:
     return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
 
 
+class Lists:
+    """ballast_attn_plan of fragments, and its lists on each device that asked for them."""
+
+    def __init__(self, shape: _Shape, fragments: Any):
+        found, error = library(), _Error()
+        count = ctypes.c_uint32(len(fragments))
+        size = found.ballast_attn_plan_bytes(ctypes.byref(shape), fragments, count)
+        self._memory = (ctypes.c_uint64 * (size // 8 + 1))()
+        self._on: dict = {}
+        self.c = _Plan()
+        _check(found.ballast_attn_plan_init(ctypes.byref(self.c), ctypes.byref(shape), fragments, count, self._memory,
+                                            ctypes.c_size_t(size), ctypes.byref(error)), error)
+
+    def on(self, device: torch.device) -> torch.Tensor:
+        """Copied there once."""
+        if device not in self._on:
+            host = (ctypes.c_uint8 * self.c.lists_bytes).from_address(self.c.lists) if self.c.lists_bytes else b""
+            self._on[device] = torch.frombuffer(bytearray(host) + bytes(16), dtype=torch.uint8).clone().to(device)
+        return self._on[device]
+
+
 class Plan:
     """Work lists of one micro-batch for one shape, built once and launched by all layers.
 
@@ -122,7 +145,7 @@ class Plan:
     def __init__(self, batch: Batch, *, q_heads: int, kv_heads: int, head_dim: int, exchange: Any = None,
                  deterministic: bool = False, sm_margin: int = 0):
         if batch.pool is not None or (batch.layout == Layout.ULYSSES and batch.group_ranks > 1):
-            raise Unsupported("pools and layout ulysses move queries between ranks; use ballast_exchange.h")
+            raise Unsupported("pools and layout ulysses move queries between ranks; use ballast.exchange.ExchangePlan")
         if exchange is None and batch.group_ranks > 1:
             raise InvalidArgument(f"{batch.group_ranks} ranks share the attention of this batch; give exchange=, as "
                                   "ballast.attention.all_gathered(batch, group) makes one")
@@ -140,8 +163,8 @@ class Plan:
         if exchange is None:
             self.key_rows = self.rows
         self.shape = _Shape(head_dim, q_heads, kv_heads, self.rows, self.key_rows)
-        self._build(self._fragments(fragments, exchange is None))
-        self._lists: dict = {}  # on each device
+        self._lists = Lists(self.shape, self._fragments(fragments, exchange is None))
+        self.c = self._lists.c
 
     def _fragments(self, fragments: Any, own: bool) -> Any:
         """Keys lie where queries do, or one document after the other."""
@@ -153,15 +176,6 @@ class Plan:
             out[i] = _Fragment(row, length, firsts[document], start + length, start, 0, self.shape.q_heads, document, 0)
         return out if fragments else (_Fragment * 0)()
 
-    def _build(self, fragments: Any) -> None:
-        found, error = library(), _Error()
-        count = ctypes.c_uint32(len(fragments))
-        size = found.ballast_attn_plan_bytes(ctypes.byref(self.shape), fragments, count)
-        self._memory = (ctypes.c_uint64 * (size // 8 + 1))()
-        self.c = _Plan()
-        _check(found.ballast_attn_plan_init(ctypes.byref(self.c), ctypes.byref(self.shape), fragments, count,
-                                            self._memory, ctypes.c_size_t(size), ctypes.byref(error)), error)
-
     @property
     def hash(self) -> int:
         """Equal on every rank that built the same."""
@@ -169,10 +183,10 @@ class Plan:
 
     def lists(self, device: torch.device) -> torch.Tensor:
         """On the device; copied there once."""
-        if device not in self._lists:
-            host = (ctypes.c_uint8 * self.c.lists_bytes).from_address(self.c.lists) if self.c.lists_bytes else b""
-            self._lists[device] = torch.tensor(list(bytes(host)) + [0] * 16, dtype=torch.uint8).to(device)
-        return self._lists[device]
+        return self._lists.on(device)
+
+    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Any:
+        return _Attention.apply(q, k, v, self, scale)
 
 
 def _key_ends(fragments: Any) -> dict:
@@ -193,7 +207,7 @@ def _tensor(tensor: torch.Tensor) -> _Tensor:
     return _Tensor(tensor.data_ptr(), tensor.stride(0), tensor.stride(1))
 
 
-def _expect(name: str, tensor: torch.Tensor, rows: int, heads: int, plan: Plan) -> None:
+def _expect(name: str, tensor: torch.Tensor, rows: int, heads: int, plan: Any) -> None:
     _on_gpu(tensor)
     want = (rows, heads, plan.shape.head_dim)
     if tuple(tensor.shape) != want:
@@ -255,13 +269,14 @@ class _Attention(torch.autograd.Function):
         return dq, dk.to(k.dtype), dv.to(v.dtype), None, None
 
 
-def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Plan, scale: float = 0.0) -> torch.Tensor:
-    """softmax(scale q k^T) v over the plan's fragments, causal in each document; scale 0 is 1 / sqrt(head_dim).
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any, scale: float = 0.0) -> torch.Tensor:
+    """softmax(scale q k^T) v over the fragments of a Plan or ExchangePlan, causal in each document; scale 0 is
+    1 / sqrt(head_dim).
     q [rows, q_heads, head_dim], k and v [rows, kv_heads, head_dim], bf16. Strided views are taken as they are
     where rows and heads lie a multiple of 8 elements apart."""
     if scale < 0:
         raise InvalidArgument(f"scale is {scale}; it must not be negative")
-    return _Attention.apply(q, k, v, plan, scale)
+    return plan.run(q, k, v, scale)
 
 
 class all_gathered:
