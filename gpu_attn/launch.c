@@ -195,6 +195,9 @@ static struct request request_of(struct ballast_attn *attn, const struct ballast
     if (call->plan->lists_bytes > 0 && ((uintptr_t)call->lists % 16 != 0 || call->lists == NULL)) {
         request_fail(&request, -EINVAL, "lists: NULL or not 16-byte aligned");
     }
+    if (call->lse == NULL && request.shape->q_rows > 0) {
+        request_fail(&request, -EINVAL, "lse is NULL");
+    }
     return request;
 }
 

@@ -95,8 +95,12 @@ static void attn_launch_refuses_flags_scales_margins_and_lists(void **state) {
     request.call.sm_margin = 3;
     refused(&request, "sm_margin leaves no processor");
     request.call.sm_margin = 2;
+    const void *lists = request.call.lists;
     request.call.lists = NULL;
     refused(&request, "lists: NULL or not 16-byte aligned");
+    request.call.lists = lists;
+    request.call.lse = NULL;
+    refused(&request, "lse is NULL");
     ballast_attn_close(request.attn);
 }
 

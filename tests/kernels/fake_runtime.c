@@ -294,7 +294,12 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stre
     return copy_line(to, (uintptr_t)from, bytes, stream);
 }
 
+/* To memory that is not pinned: the host would wait for the stream, for ever where it never ends.
+ */
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
+    if (atomic_load(&busy_streams)) {
+        return INVALID_VALUE;
+    }
     return copy_line((uintptr_t)to, from, bytes, stream);
 }
 
