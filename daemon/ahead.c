@@ -34,13 +34,15 @@ struct ahead {
     struct ahead_wish *wishes;    /* oldest first */
     struct ahead_result *results; /* oldest first */
     struct ahead_result **results_tail;
-    uint64_t line;    /* counts restarts: what was planned before one is dropped */
-    uint8_t *restart; /* encoded state to go on from, NULL: none */
+    atomic_bool has_results; /* written with the list; the loop looks without the mutex */
+    uint64_t line;           /* counts restarts: what was planned before one is dropped */
+    uint8_t *restart;        /* encoded state to go on from, NULL: none */
     size_t restart_bytes;
 
     struct heartbeat heartbeat; /* the planner's */
-    /* Loop thread only: what ahead_stuck saw last. */
-    uint64_t looked_step, looked_ns;
+    /* Loop thread only. */
+    uint64_t looked_step, looked_ns; /* what ahead_stuck saw last */
+    uint64_t extended;               /* `end`, as the loop set it */
     /* Planner thread only. */
     struct plan_state *state;
     struct plan_state *scratch;
@@ -187,7 +189,7 @@ static bool ahead_may_plan(const struct ahead *ahead) {
 static void ahead_deliver(struct ahead *ahead, struct ahead_result *result) {
     *ahead->results_tail = result;
     ahead->results_tail = &result->next;
-    ahead->wake(ahead->context);
+    atomic_store(&ahead->has_results, true);
 }
 
 static void ahead_give_up(struct ahead *ahead) {
@@ -238,6 +240,13 @@ static void ahead_work_plan(struct ahead *ahead, struct ahead_result *result) {
     }
 }
 
+/* Without the mutex, which the loop will want: this thread may have to wait for its processor. */
+static void ahead_tell(struct ahead *ahead) {
+    (void)pthread_mutex_unlock(&ahead->mutex);
+    ahead->wake(ahead->context);
+    (void)pthread_mutex_lock(&ahead->mutex);
+}
+
 /* Does one job, without the mutex meanwhile. */
 static void ahead_work(struct ahead *ahead, struct ahead_result *result) {
     if (ahead->restart != NULL) {
@@ -261,11 +270,13 @@ static void *ahead_run(void *argument) {
         struct ahead_result *result = calloc(1, sizeof *result);
         if (result == NULL) {
             ahead_give_up(ahead);
+            ahead_tell(ahead);
             break;
         }
         heartbeat_begin(&ahead->heartbeat);
         ahead_work(ahead, result);
         heartbeat_end(&ahead->heartbeat);
+        ahead_tell(ahead);
     }
     (void)pthread_mutex_unlock(&ahead->mutex);
     return NULL;
@@ -334,6 +345,10 @@ void ahead_stop(struct ahead *ahead) {
 }
 
 void ahead_extend(struct ahead *ahead, uint64_t end) {
+    if (end <= ahead->extended) {
+        return;
+    }
+    ahead->extended = end;
     (void)pthread_mutex_lock(&ahead->mutex);
     if (end > ahead->end) {
         ahead->end = end;
@@ -412,6 +427,7 @@ static void ahead_drop_planned(struct ahead *ahead) {
         }
     }
     ahead->results_tail = at;
+    atomic_store(&ahead->has_results, ahead->results != NULL);
 }
 
 void ahead_restart(struct ahead *ahead, uint8_t *state, size_t state_bytes) {
@@ -422,17 +438,22 @@ void ahead_restart(struct ahead *ahead, uint8_t *state, size_t state_bytes) {
     ahead->restart_bytes = state_bytes;
     ahead->line++;
     ahead->end = 0;
+    ahead->extended = 0;
     (void)pthread_cond_signal(&ahead->changed);
     (void)pthread_mutex_unlock(&ahead->mutex);
 }
 
 struct ahead_result *ahead_take(struct ahead *ahead) {
+    if (!atomic_load(&ahead->has_results)) {
+        return NULL;
+    }
     (void)pthread_mutex_lock(&ahead->mutex);
     struct ahead_result *result = ahead->results;
     if (result != NULL) {
         ahead->results = result->next;
         if (ahead->results == NULL) {
             ahead->results_tail = &ahead->results;
+            atomic_store(&ahead->has_results, false);
         }
         result->next = NULL;
     }

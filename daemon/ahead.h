@@ -3,7 +3,8 @@
  *
  * Nothing here decides what a plan is: plan_step does, and its results depend on neither the limit
  * nor on when it is moved. Results come back through ahead_take; `wake` is called on the planner
- * thread whenever there are some. */
+ * thread whenever there are some. The loop takes no lock to learn that there are none: the planner
+ * is a background thread, and one that has a lock may have to wait for its processor. */
 #ifndef BALLAST_DAEMON_AHEAD_H
 #define BALLAST_DAEMON_AHEAD_H
 
@@ -49,7 +50,7 @@ int ahead_start(struct schedule *schedule, const struct corpus_source *source,
 /* Joins the thread after the step it is at. NULL is fine. */
 void ahead_stop(struct ahead *ahead);
 
-/* Steps before `end` are to be planned; a smaller end than before is ignored. Any thread. */
+/* Steps before `end` are to be planned; a smaller end than before is ignored. Loop thread. */
 void ahead_extend(struct ahead *ahead, uint64_t end);
 
 /* No further step is begun. Any thread. */
@@ -72,7 +73,7 @@ bool ahead_stuck(struct ahead *ahead, uint64_t now_ns, uint64_t limit_ns);
 
 /* Goes on planning the stream from another encoded state (taken, also on failure): what was planned
  * and not taken is dropped, the end is forgotten, nothing is planned before ahead_extend. A state
- * that does not fit gives AHEAD_FAILED. Any thread. */
+ * that does not fit gives AHEAD_FAILED. Loop thread. */
 void ahead_restart(struct ahead *ahead, uint8_t *state, size_t state_bytes);
 
 /* The next result, the caller's to destroy; NULL when there is none right now. Loop thread. */

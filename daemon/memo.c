@@ -61,6 +61,11 @@ struct memo {
     struct memo_fetched *wanted;  /* oldest first */
     struct memo_fetched *answers; /* oldest first */
     struct memo_progress progress;
+    atomic_bool has_answers;  /* written with the list; the loop looks without the mutex */
+    atomic_bool has_progress; /* the loop has not seen; likewise */
+    bool tells;               /* the loop is to be woken */
+
+    struct memo_progress seen; /* loop thread only */
 };
 
 static void memo_group_reset(struct memo_group *group) {
@@ -270,6 +275,25 @@ static void memo_read(struct memo *memo, struct memo_fetched *fetched, struct er
 
 /* These are called with the mutex held and give it up while the store works. */
 
+static void memo_news(struct memo *memo) {
+    atomic_store(&memo->has_progress, true);
+    memo->tells = true;
+}
+
+/* Without the mutex, which the loop will want. */
+static void memo_tell(struct memo *memo) {
+    memo->tells = false;
+    (void)pthread_mutex_unlock(&memo->mutex);
+    memo->wake(memo->context);
+    (void)pthread_mutex_lock(&memo->mutex);
+}
+
+static void memo_give(struct memo *memo, struct memo_fetched *answer) {
+    memo_append(&memo->answers, answer);
+    atomic_store(&memo->has_answers, true);
+    memo_news(memo);
+}
+
 static void memo_fail(struct memo *memo, const struct error *error) {
     memo->progress.failed = true;
     memo->progress.error = *error;
@@ -291,8 +315,7 @@ static void memo_answer(struct memo *memo) {
     if (error.code == -EBADMSG || error.code == -EIO) {
         memo_fail(memo, &error);
     }
-    memo_append(&memo->answers, fetched);
-    memo->wake(memo->context);
+    memo_give(memo, fetched);
 }
 
 static void memo_stored(struct memo *memo, struct memo_group *group, uint64_t commit_ns) {
@@ -302,7 +325,7 @@ static void memo_stored(struct memo *memo, struct memo_group *group, uint64_t co
         progress->durable_committed_step = group->generation.step;
         progress->generation = group->generation.number;
         progress->durable_change = group->generation.change;
-        memo_append(&memo->answers, group->begun);
+        memo_give(memo, group->begun);
         group->begun = NULL;
     }
     for (const struct memo_put *put = group->puts; put != NULL; put = put->next) {
@@ -366,7 +389,8 @@ static void memo_wait_for_space(struct memo *memo, struct memo_group *group) {
     memo_restore(memo, group);
     memo->progress.full = true;
     if (!known) {
-        memo->wake(memo->context);
+        memo_news(memo);
+        memo_tell(memo);
     }
     if (!memo->stopping) {
         uint64_t until_ns = clock_ns() + MEMO_FULL_RETRY_MS * 1000000ull;
@@ -414,7 +438,7 @@ static void memo_commit(struct memo *memo) {
         memo_stored(memo, &group, commit_ns);
     }
     memo_group_free(&group);
-    memo->wake(memo->context);
+    memo_news(memo);
 }
 
 /* What is left for when nothing else is to do: the WAL is written back, the mark synced. */
@@ -429,12 +453,13 @@ static void memo_settle(struct memo *memo) {
     uint64_t wal_bytes = store_wal_bytes(memo->store);
     (void)pthread_mutex_lock(&memo->mutex);
     memo->progress.wal_bytes = wal_bytes;
+    atomic_store(&memo->has_progress, true);
     if (code == -ENOSPC) {
         memo->unsettled = true;
         memo_wait_ms(memo, MEMO_FULL_RETRY_MS);
     } else if (code < 0) {
         memo_fail(memo, &error);
-        memo->wake(memo->context);
+        memo_news(memo);
     }
 }
 
@@ -481,6 +506,9 @@ static void *memo_run(void *argument) {
             }
             heartbeat_end(&memo->heartbeat);
         }
+        if (memo->tells) {
+            memo_tell(memo);
+        }
     }
     (void)pthread_mutex_unlock(&memo->mutex);
     return NULL;
@@ -523,6 +551,7 @@ int memo_start(struct store *store, const struct memo_options *options, void (*w
     memo->progress.durable_step = options->durable_step;
     memo->progress.durable_committed_step = options->committed_step;
     memo->progress.generation = options->generation;
+    memo->seen = memo->progress;
     memo_group_reset(&memo->gathered);
     (void)pthread_mutex_init(&memo->mutex, NULL);
     (void)pthread_condattr_init(&monotonic);
@@ -639,8 +668,12 @@ int memo_fetch(struct memo *memo, enum memo_purpose purpose, uint64_t step) {
 }
 
 struct memo_fetched *memo_take(struct memo *memo) {
+    if (!atomic_load(&memo->has_answers)) {
+        return NULL;
+    }
     (void)pthread_mutex_lock(&memo->mutex);
     struct memo_fetched *fetched = memo_shift(&memo->answers);
+    atomic_store(&memo->has_answers, memo->answers != NULL);
     (void)pthread_mutex_unlock(&memo->mutex);
     return fetched;
 }
@@ -650,7 +683,10 @@ bool memo_stuck(struct memo *memo, uint64_t now_ns, uint64_t limit_ns) {
 }
 
 void memo_progress(struct memo *memo, struct memo_progress *out) {
-    (void)pthread_mutex_lock(&memo->mutex);
-    *out = memo->progress;
-    (void)pthread_mutex_unlock(&memo->mutex);
+    if (atomic_exchange(&memo->has_progress, false)) {
+        (void)pthread_mutex_lock(&memo->mutex);
+        memo->seen = memo->progress;
+        (void)pthread_mutex_unlock(&memo->mutex);
+    }
+    *out = memo->seen;
 }

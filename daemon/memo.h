@@ -110,6 +110,7 @@ int memo_fetch(struct memo *memo, enum memo_purpose purpose, uint64_t step);
 struct memo_fetched *memo_take(struct memo *memo);
 void memo_fetched_destroy(struct memo_fetched *fetched);
 
+/* Loop thread; as memo_take it takes no lock when there is nothing new. */
 void memo_progress(struct memo *memo, struct memo_progress *out);
 
 /* Whether the thread has been at one group or answer for longer than the limit; waiting for space
