@@ -164,12 +164,13 @@ static int client_check_generation(const struct ballast *client, struct error *e
                      (unsigned long long)job->generation, (unsigned long long)client->generation);
 }
 
-/* What came of it is of no use without the rest. */
-static void client_drop_fetch(struct ballast *client) {
-    if (client->fetching != NULL) {
+/* What came of it is of no use without the rest, on another stream. */
+static void client_drop_coming(struct ballast *client) {
+    client->ahead.code = 0;
+    if (client->coming != NULL) {
         call_fetch_drop(client->link.channel);
-        batch_release(client->fetching);
-        client->fetching = NULL;
+        batch_release(client->coming);
+        client->coming = NULL;
     }
 }
 
@@ -192,7 +193,7 @@ static int client_open_stream(struct ballast *client, struct error *error) {
     if (behind < 0) {
         return behind;
     }
-    client_drop_fetch(client);
+    client_drop_coming(client);
     client->greeted = true;
     client->generation = job->generation;
     if (!client->placed) {
@@ -270,6 +271,7 @@ int ballast_open(const struct ballast_options *options, struct ballast **out) {
     client->pid = getpid();
     client->link.data_fd = -1;
     arena_init(&client->event, CLIENT_EVENT_BYTES_MAX);
+    arena_init(&client->ahead.arena, CLIENT_EVENT_BYTES_MAX);
     int code = client_check_options(options, &client->error);
     if (code == 0) {
         code = client_link_options(options, &link_options, &client->error);
@@ -301,6 +303,7 @@ void ballast_close(struct ballast *client) {
     free(client->waits);
     link_deinit(&client->link);
     arena_deinit(&client->event);
+    arena_deinit(&client->ahead.arena);
     free(client);
 }
 
@@ -364,9 +367,9 @@ static int client_give_batch(struct ballast *client, struct batch *batch,
     return BALLAST_BATCH;
 }
 
-/* 0 when its bytes are still to come. */
-static int client_take_batch(struct ballast *client, const Ballast__V1__BatchEnvelope *message,
-                             const struct ballast_batch **out, struct error *error) {
+/* Makes it the one that comes: 0. */
+static int client_read_batch(struct ballast *client, const Ballast__V1__BatchEnvelope *message,
+                             struct error *error) {
     const Ballast__V1__BatchId *id = message->id;
     const struct link *link = &client->link;
     if (id == NULL || id->step != client->step || id->dp != link->options.dp ||
@@ -390,26 +393,26 @@ static int client_take_batch(struct ballast *client, const Ballast__V1__BatchEnv
     if (code == 0) {
         code = client_check_digest(client, batch->view.plan_digest, error);
     }
-    if (code == 0 && batch_wants_fetch(batch)) {
-        client->fetching = batch;
-        return fetch_start(batch, link->channel, error);
-    }
     if (code < 0) {
         batch_release(batch);
         return code;
     }
-    return client_give_batch(client, batch, out, error);
+    client->coming = batch;
+    return batch_wants_fetch(batch) ? fetch_start(batch, link->channel, error) : 0;
 }
 
-/* Goes on with a batch whose bytes come over the connection: 0 when the deadline passed. */
-static int client_fetch(struct ballast *client, int64_t deadline_ns,
-                        const struct ballast_batch **out, struct error *error) {
-    struct batch *batch = client->fetching;
-    int code = call_fetch_finish(client->link.channel, deadline_left_ms(deadline_ns), error);
+/* Gives out the batch that comes, once its bytes are there: 0 when the deadline passed. */
+static int client_take_batch(struct ballast *client, int64_t deadline_ns,
+                             const struct ballast_batch **out, struct error *error) {
+    struct batch *batch = client->coming;
+    int code = 1;
+    if (batch_wants_fetch(batch)) {
+        code = call_fetch_finish(client->link.channel, deadline_left_ms(deadline_ns), error);
+    }
     if (code != 1) {
         return code;
     }
-    client->fetching = NULL;
+    client->coming = NULL;
     return client_give_batch(client, batch, out, error);
 }
 
@@ -447,11 +450,12 @@ static int client_take_end_of_data(struct ballast *client, const Ballast__V1__En
     return BALLAST_END_OF_DATA;
 }
 
+/* 0 when it is a batch, which then comes. */
 static int client_take(struct ballast *client, const Ballast__V1__StreamEnvelope *message,
-                       const struct ballast_batch **batch, struct error *error) {
+                       struct error *error) {
     switch (message->event_case) {
     case BALLAST__V1__STREAM_ENVELOPE__EVENT_BATCH:
-        return client_take_batch(client, message->batch, batch, error);
+        return client_read_batch(client, message->batch, error);
     case BALLAST__V1__STREAM_ENVELOPE__EVENT_END_OF_STEP:
         return client_take_end_of_step(client, message->end_of_step, error);
     case BALLAST__V1__STREAM_ENVELOPE__EVENT_END_OF_DATA:
@@ -461,21 +465,57 @@ static int client_take(struct ballast *client, const Ballast__V1__StreamEnvelope
     }
 }
 
+/* The stream's next message: 1; 0 when the deadline passed. */
+static int client_read(struct ballast *client, int64_t deadline_ns, ProtobufCMessage **message,
+                       struct error *error) {
+    struct client_ahead *ahead = &client->ahead;
+    int code = ahead->code;
+    ahead->code = 0;
+    if (code == 0) {
+        arena_reset(&client->event);
+        return call_stream_next(client->link.channel, &ballast__v1__stream_envelope__descriptor,
+                                &client->event, message, deadline_left_ms(deadline_ns), error);
+    }
+    *message = ahead->message;
+    *error = ahead->error;
+    return code;
+}
+
 /* The next event of the open stream, or 0 when the deadline passed. */
 static int client_receive(struct ballast *client, int64_t deadline_ns,
                           const struct ballast_batch **batch, struct error *error) {
     ProtobufCMessage *message = NULL;
     int code = 0;
-    if (client->fetching == NULL) {
-        arena_reset(&client->event);
-        code = call_stream_next(client->link.channel, &ballast__v1__stream_envelope__descriptor,
-                                &client->event, &message, deadline_left_ms(deadline_ns), error);
+    if (client->coming == NULL || client->ahead.code < 0) {
+        code = client_read(client, deadline_ns, &message, error);
         if (code == 1) {
-            code = client_take(client, (const Ballast__V1__StreamEnvelope *)message, batch, error);
+            code = client_take(client, (const Ballast__V1__StreamEnvelope *)message, error);
         }
     }
-    return code == 0 && client->fetching != NULL ? client_fetch(client, deadline_ns, batch, error)
-                                                 : code;
+    return code == 0 && client->coming != NULL
+               ? client_take_batch(client, deadline_ns, batch, error)
+               : code;
+}
+
+/* While the caller works on what it was just given, the daemon sends the batch behind it, as far as
+ * the socket takes it: where batches are fetched, the next one that was announced is asked for now.
+ * What fails is told by the call that it belongs to. */
+static void client_look_ahead(struct ballast *client) {
+    struct client_ahead *ahead = &client->ahead;
+    if (!client->link.fetches || !client_streaming(client) || client->coming != NULL ||
+        ahead->code != 0 || client->ended || client_free_batch(client) == NULL) {
+        return;
+    }
+    arena_reset(&ahead->arena);
+    int code = call_stream_next(client->link.channel, &ballast__v1__stream_envelope__descriptor,
+                                &ahead->arena, &ahead->message, 0, &ahead->error);
+    const Ballast__V1__StreamEnvelope *message =
+        (const Ballast__V1__StreamEnvelope *)ahead->message;
+    if (code == 1 && message->event_case == BALLAST__V1__STREAM_ENVELOPE__EVENT_BATCH) {
+        arena_reset(&client->event);
+        code = client_read_batch(client, message->batch, &ahead->error);
+    }
+    ahead->code = code;
 }
 
 /* The next event, or 0 when the deadline passed. */
@@ -538,6 +578,7 @@ int ballast_next(struct ballast *client, int timeout_ms, const struct ballast_ba
     }
     if (code > 0) {
         client->waited_ns = 0;
+        client_look_ahead(client);
     }
     return code;
 }

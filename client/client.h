@@ -10,6 +10,14 @@
 #define CLIENT_SERVICE      "ballast.v1.Loader"
 #define CLIENT_DIGEST_BYTES 16u
 
+/* What was read of the stream before it was asked for, where batches are fetched. */
+struct client_ahead {
+    int code; /* as call_stream_next gave it; 0: nothing */
+    struct arena arena;
+    ProtobufCMessage *message; /* an event that is no batch, in the arena */
+    struct error error;
+};
+
 struct ballast {
     pid_t pid;
     struct link link;
@@ -31,8 +39,9 @@ struct ballast {
     uint32_t wait_count;
     struct arena event;
     uint32_t credits;
-    struct batch *batches;  /* `credits` of them */
-    struct batch *fetching; /* one of them, while its bytes come; else NULL */
+    struct batch *batches; /* `credits` of them */
+    struct batch *coming;  /* one of them: read, its bytes asked for, not given out; else NULL */
+    struct client_ahead ahead;
 };
 
 /* Every public call but ballast_close and ballast_error begins here. */

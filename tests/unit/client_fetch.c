@@ -6,7 +6,10 @@
 #include "proto/payload.h"
 
 #include <errno.h>
+#include <semaphore.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -102,15 +105,18 @@ static uint32_t serve_without_slab(struct fake *fake, uint64_t step) {
     return stream;
 }
 
-/* Takes the Fetch of (step, index) and sends the slot in two pieces and an empty one; `cut` bytes
- * too few. */
-static void answer_fetch(struct fake *fake, struct world_memory *memory, uint64_t step,
-                         uint32_t index, size_t cut) {
+static uint32_t take_fetch(struct fake *fake, uint64_t step, uint32_t index) {
     uint32_t call;
-    Ballast__V1__FetchResponse piece = BALLAST__V1__FETCH_RESPONSE__INIT;
     Ballast__V1__FetchRequest *request = fake_request(
         fake, "Fetch", &ballast__v1__fetch_request__descriptor, &call);
     FAKE_CHECK(request->id->step == step && request->id->index == index);
+    return call;
+}
+
+/* Sends the slot in two pieces and an empty one; `cut` bytes too few. */
+static void send_slot(struct fake *fake, uint32_t call, struct world_memory *memory, uint64_t step,
+                      uint32_t index, size_t cut) {
+    Ballast__V1__FetchResponse piece = BALLAST__V1__FETCH_RESPONSE__INIT;
     uint64_t slot = (step * WORLD_MICRO_BATCHES + index) % WORLD_SLOTS;
     uint8_t *payload = memory->bytes + slot * WORLD_SLOT_BYTES + MAPPING_SLOT_HEADER_BYTES;
     size_t bytes = (WORLD_TOKENS + 1) * 2, first = 7;
@@ -121,6 +127,11 @@ static void answer_fetch(struct fake *fake, struct world_memory *memory, uint64_
     piece.payload = (ProtobufCBinaryData){bytes - first - cut, payload + first};
     fake_send(fake, call, &piece.base);
     fake_send_frame(fake, &(struct frame_header){.stream = call, .type = FRAME_RESPONSE}, NULL);
+}
+
+static void answer_fetch(struct fake *fake, struct world_memory *memory, uint64_t step,
+                         uint32_t index, size_t cut) {
+    send_slot(fake, take_fetch(fake, step, index), memory, step, index, cut);
 }
 
 static void expect_tokens(struct ballast *client, const struct ballast_batch *batch) {
@@ -308,6 +319,117 @@ static void a_fetch_goes_on_where_a_timeout_left_it(void **state) {
     end(&scene);
 }
 
+/* While the rank works on one batch, the next is fetched; the end of the step behind it waits. */
+
+static sem_t ahead_done;
+
+static void serve_ahead(struct fake *fake) {
+    struct world_memory *memory = fake->context;
+    uint32_t stream = serve_without_slab(fake, 3);
+    world_send_batch(fake, stream, memory, 3, 0);
+    world_send_batch(fake, stream, memory, 3, 1);
+    world_send_end_of_step(fake, stream, 3);
+    answer_fetch(fake, memory, 3, 0, 0);
+    answer_fetch(fake, memory, 3, 1, 0); /* without a call of the rank in between */
+    (void)sem_post(&ahead_done);
+    fake_refuse(fake, stream, STATUS_DATA_LOSS, "the disk is gone");
+}
+
+static void await_ahead(void) {
+    struct timespec until;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 5;
+    assert_int_equal(sem_timedwait(&ahead_done, &until), 0);
+}
+
+static void the_next_batch_is_fetched_while_the_rank_works_on_one(void **state) {
+    struct scene scene;
+    const struct ballast_batch *batches[2];
+    (void)state;
+    assert_int_equal(sem_init(&ahead_done, 0, 0), 0);
+    begin(&scene, serve_ahead, BALLAST_TRANSPORT_AUTO);
+    assert_int_equal(ballast_next(scene.client, -1, &batches[0]), BALLAST_BATCH);
+    await_ahead();
+    expect_tokens(scene.client, batches[0]);
+    assert_int_equal(ballast_next(scene.client, 0, &batches[1]), BALLAST_BATCH);
+    assert_int_equal(batches[1]->waited_us, 0);
+    expect_tokens(scene.client, batches[1]);
+    for (uint32_t i = 0; i < 2; i++) { /* the end of the step was read by then */
+        assert_int_equal(ballast_release(scene.client, batches[i]), 0);
+    }
+    assert_int_equal(ballast_next(scene.client, -1, &batches[0]), BALLAST_END_OF_STEP);
+    assert_int_equal(ballast_step(scene.client), 3);
+    assert_int_equal(ballast_next(scene.client, -1, &batches[0]), -EIO);
+    assert_string_equal(ballast_error(scene.client), "the disk is gone");
+    end(&scene);
+}
+
+/* What was fetched ahead belongs to a connection; the next one brings it anew. */
+static void serve_the_second_anew(struct fake *fake) {
+    struct world_memory *memory = fake->context;
+    uint32_t stream;
+    Ballast__V1__StreamRequest *request;
+    Ballast__V1__HelloResponse hello;
+    fake_accept(fake);
+    world_hello_init(&hello, fake);
+    hello.data_path = (char *)"";
+    world_greet(fake, &hello);
+    request = world_stream(fake, &stream);
+    FAKE_CHECK(request->from->step == 3 && request->from->index == 1);
+    FAKE_CHECK(request->credits == 3); /* one batch is held, the one that was coming is not */
+    world_send_batch(fake, stream, memory, 3, 1);
+    answer_fetch(fake, memory, 3, 1, 0);
+}
+
+static void serve_ahead_then_hang_up(struct fake *fake) {
+    struct world_memory *memory = fake->context;
+    uint32_t stream = serve_without_slab(fake, 3);
+    world_send_batch(fake, stream, memory, 3, 0);
+    world_send_batch(fake, stream, memory, 3, 1);
+    answer_fetch(fake, memory, 3, 0, 0);
+    (void)take_fetch(fake, 3, 1);
+    fake_hang_up(fake);
+    (void)sem_post(&ahead_done);
+    serve_the_second_anew(fake);
+}
+
+/* The client learns that it cannot ask for more while it looks ahead. */
+static void serve_deaf(struct fake *fake) {
+    struct world_memory *memory = fake->context;
+    uint32_t stream = serve_without_slab(fake, 3);
+    world_send_batch(fake, stream, memory, 3, 0);
+    world_send_batch(fake, stream, memory, 3, 1);
+    uint32_t call = take_fetch(fake, 3, 0);
+    FAKE_CHECK(shutdown(fake->connection, SHUT_RD) == 0);
+    send_slot(fake, call, memory, 3, 0, 0);
+    (void)sem_post(&ahead_done);
+    serve_the_second_anew(fake);
+}
+
+static void second_comes_again(void (*script)(struct fake *fake)) {
+    struct scene scene;
+    const struct ballast_batch *batches[2];
+    assert_int_equal(sem_init(&ahead_done, 0, 0), 0);
+    begin(&scene, script, BALLAST_TRANSPORT_AUTO);
+    assert_int_equal(ballast_next(scene.client, -1, &batches[0]), BALLAST_BATCH);
+    await_ahead();
+    expect_tokens(scene.client, batches[0]);
+    assert_int_equal(ballast_next(scene.client, -1, &batches[1]), BALLAST_BATCH);
+    expect_tokens(scene.client, batches[1]);
+    expect_tokens(scene.client, batches[0]);
+    end(&scene);
+}
+
+static void a_batch_that_was_coming_comes_again_over_the_next_connection(void **state) {
+    (void)state;
+    second_comes_again(serve_ahead_then_hang_up);
+}
+
+static void a_batch_that_could_not_be_asked_for_comes_over_the_next_connection(void **state) {
+    (void)state;
+    second_comes_again(serve_deaf);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_payload_is_found_whatever_fields_stand_around_it),
@@ -319,6 +441,9 @@ int main(void) {
         cmocka_unit_test(bytes_that_do_not_hash_as_told_are_not_given_out),
         cmocka_unit_test(where_the_data_socket_is_not_there_batches_are_fetched),
         cmocka_unit_test(a_fetch_goes_on_where_a_timeout_left_it),
+        cmocka_unit_test(the_next_batch_is_fetched_while_the_rank_works_on_one),
+        cmocka_unit_test(a_batch_that_was_coming_comes_again_over_the_next_connection),
+        cmocka_unit_test(a_batch_that_could_not_be_asked_for_comes_over_the_next_connection),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
