@@ -83,7 +83,8 @@ struct ballast_options {
     uint32_t parts;            /* bits of enum ballast_part; default tokens and labels */
     uint32_t credits;          /* batches in flight, held ones included; default 4, at most 1024 */
     int connect_timeout_ms;    /* how long the daemon may stay away or silent, at the start and at
-                                  every reconnect; default 30000, -1: for ever */
+                                  every reconnect, connects and TLS handshakes that nobody answers
+                                  included; default 30000, -1: for ever */
     const uint8_t *job_digest; /* 16 bytes that the daemon's job must have, or NULL */
     const char *name;          /* for the daemon's log; NULL: program name */
     uint64_t from_step;  /* first batch wanted; UINT64_MAX (default): the daemon's next step */

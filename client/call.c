@@ -89,7 +89,8 @@ static int call_dial_until(const char *address, const struct dial_credentials *c
                            int64_t deadline, struct dialed *out, struct error *error) {
     int64_t pause_ns = (int64_t)RETRY_MS_MIN * 1000000;
     for (;;) {
-        int code = dial(address, credentials, out, error);
+        int code = dial_begin(address, credentials, DEADLINE_NEVER, out, error);
+        code = code < 0 ? code : dial_advance(out, credentials, DEADLINE_NEVER, error);
         int64_t now = deadline_now_ns();
         if (code != -ECONNREFUSED || now >= deadline) {
             return code;
@@ -99,22 +100,17 @@ static int call_dial_until(const char *address, const struct dial_credentials *c
     }
 }
 
-int call_open_as(const char *address, const struct dial_credentials *credentials, int timeout_ms,
-                 struct call_channel **out, struct error *error) {
-    struct dialed dialed;
-    int code = call_dial_until(address, credentials, deadline_in_ms(timeout_ms), &dialed, error);
-    if (code < 0) {
-        return code;
-    }
+int call_open_dialed(struct dialed *dialed, struct call_channel **out, struct error *error) {
     struct call_channel *channel = calloc(1, sizeof *channel);
     uint8_t *buffer = malloc(READER_BYTES);
     if (channel == NULL || buffer == NULL) {
         free(buffer);
         free(channel);
-        dial_close(&dialed);
-        return error_set(error, -ENOMEM, "connect to %s: out of memory", address);
+        dial_close(dialed);
+        return error_set(error, -ENOMEM, "connect to the daemon: out of memory");
     }
-    channel->dialed = dialed;
+    channel->dialed = *dialed;
+    *dialed = (struct dialed){.fd = -1};
     channel->stream_next = 1;
     channel->buffer = buffer;
     channel->kept_end = &channel->kept;
@@ -122,6 +118,13 @@ int call_open_as(const char *address, const struct dial_credentials *credentials
     arena_init(&channel->out, OUT_BYTES_MAX);
     *out = channel;
     return 0;
+}
+
+int call_open_as(const char *address, const struct dial_credentials *credentials, int timeout_ms,
+                 struct call_channel **out, struct error *error) {
+    struct dialed dialed;
+    int code = call_dial_until(address, credentials, deadline_in_ms(timeout_ms), &dialed, error);
+    return code < 0 ? code : call_open_dialed(&dialed, out, error);
 }
 
 int call_open(const char *address, int timeout_ms, struct call_channel **out, struct error *error) {

@@ -22,6 +22,8 @@ struct call_channel;
 int call_open_as(const char *address, const struct dial_credentials *credentials, int timeout_ms,
                  struct call_channel **out, struct error *error);
 int call_open(const char *address, int timeout_ms, struct call_channel **out, struct error *error);
+/* On a connection that stands (taken, also on failure). -ENOMEM. */
+int call_open_dialed(struct dialed *dialed, struct call_channel **out, struct error *error);
 void call_close(struct call_channel *channel); /* NULL is fine */
 int call_fd(const struct call_channel *channel);
 

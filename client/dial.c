@@ -45,6 +45,9 @@ void dial_close(struct dialed *dialed) {
     if (dialed->fd >= 0) {
         close(dialed->fd);
     }
+    if (dialed->found != NULL) {
+        freeaddrinfo(dialed->found);
+    }
     tls_close(dialed->tls);
     tls_context_destroy(dialed->context);
     *dialed = (struct dialed){.fd = -1};
@@ -91,32 +94,30 @@ static int dial_unix(const char *path, struct dialed *out, struct error *error) 
 
 /* TCP */
 
-/* Waits for the connection that was begun: 0 or what became of it. */
-static int dial_wait(int fd, int64_t deadline) {
+/* What became of the connection that was begun: 0, -EINPROGRESS when until_ns has come. */
+static int dial_wait(int fd, int64_t until_ns) {
     int failed = 0;
     socklen_t bytes = sizeof failed;
-    int ready = deadline_poll(fd, POLLOUT, deadline);
+    int ready = deadline_poll(fd, POLLOUT, until_ns);
     if (ready <= 0) {
-        return ready == 0 ? -ETIMEDOUT : ready;
+        return ready == 0 ? -EINPROGRESS : ready;
     }
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &bytes) < 0 ? -errno : -failed;
 }
 
-static int dial_one(const struct addrinfo *at, int64_t deadline, int *out) {
+/* Begins to connect to one place. */
+static int dial_one(const struct addrinfo *at, int *out) {
     int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
         return -errno;
     }
     int code = connect(fd, at->ai_addr, at->ai_addrlen) < 0 ? -errno : 0;
-    if (code == -EINPROGRESS) {
-        code = dial_wait(fd, deadline);
-    }
-    if (code < 0) {
+    if (code < 0 && code != -EINPROGRESS) {
         close(fd);
         return code;
     }
     *out = fd;
-    return 0;
+    return code;
 }
 
 static int dial_look_up(const struct address *address, struct addrinfo **found,
@@ -134,8 +135,15 @@ static int dial_look_up(const struct address *address, struct addrinfo **found,
 }
 
 /* Every way that a machine or network may be away for a while is the same to who tries again. */
-static int dial_tcp_failed(int code, const struct address *address, struct error *error) {
+static int dial_tcp_failed(int code, const struct dialed *dialed, struct error *error) {
+    const struct address *address = &dialed->address;
     switch (code) {
+    case -ETIMEDOUT:
+        return error_set(error, code,
+                         "%s port %u does not answer a connect within %lld ms; check the address, "
+                         "and that no firewall drops it",
+                         address->host, address->port,
+                         (long long)(deadline_now_ns() - dialed->begin_ns) / 1000000);
     case -ECONNREFUSED:
         return error_set(error, code,
                          "nobody listens on %s port %u; start ballastd with listen.tcp, or name "
@@ -153,23 +161,32 @@ static int dial_tcp_failed(int code, const struct address *address, struct error
     }
 }
 
-static int dial_tcp(const struct address *address, int64_t deadline, struct dialed *out,
-                    struct error *error) {
-    struct addrinfo *found = NULL;
-    int code = dial_look_up(address, &found, error);
-    if (code < 0) {
-        return code;
+/* Goes through the places of the host until one takes the connection: 1, 0 when until_ns has come.
+ */
+static int dial_connect(struct dialed *dialed, int64_t until_ns, struct error *error) {
+    int code = -ECONNREFUSED;
+    for (; dialed->at != NULL; dialed->at = dialed->at->ai_next) {
+        if (dialed->fd < 0) {
+            code = dial_one(dialed->at, &dialed->fd);
+        }
+        if (dialed->fd >= 0) {
+            code = dial_wait(dialed->fd, deadline_earlier(until_ns, dialed->give_up_ns));
+        }
+        if (code == 0) {
+            freeaddrinfo(dialed->found);
+            dialed->found = NULL;
+            keep_alive(dialed->fd, DIAL_TIMEOUT_MS);
+            return 1;
+        }
+        if (code == -EINPROGRESS && deadline_now_ns() < dialed->give_up_ns) {
+            return 0;
+        }
+        if (dialed->fd >= 0) {
+            close(dialed->fd);
+        }
+        dialed->fd = -1;
     }
-    code = -ECONNREFUSED;
-    for (const struct addrinfo *at = found; at != NULL && out->fd < 0; at = at->ai_next) {
-        code = dial_one(at, deadline, &out->fd);
-    }
-    freeaddrinfo(found);
-    if (code < 0) {
-        return dial_tcp_failed(code, address, error);
-    }
-    keep_alive(out->fd, DIAL_TIMEOUT_MS);
-    return 0;
+    return dial_tcp_failed(code == -EINPROGRESS ? -ETIMEDOUT : code, dialed, error);
 }
 
 static int dial_send(int fd, const uint8_t *bytes, size_t count, int64_t deadline) {
@@ -208,7 +225,7 @@ static int dial_introduce(const struct dial_credentials *credentials, int64_t de
 static int dial_lost(int code, struct error *error) {
     switch (code) {
     case -ETIMEDOUT:
-        return error_set(error, code, "no TLS handshake within %d ms", DIAL_MS);
+        return error_set(error, code, "the TLS handshake with the daemon takes too long");
     case -EPIPE:
         return error_set(error, code, "the daemon closed the connection in the TLS handshake");
     default:
@@ -216,13 +233,14 @@ static int dial_lost(int code, struct error *error) {
     }
 }
 
-/* Gives TLS what has come, waiting for it: 0 or what broke. */
-static int dial_receive(struct dialed *out, int64_t deadline) {
+/* Gives TLS what has come, waiting for it: 1; 0 when until_ns has come; or what broke. */
+static int dial_receive(struct dialed *out, int64_t until_ns) {
     uint8_t bytes[4096];
     for (;;) {
         ssize_t got = recv(out->fd, bytes, sizeof bytes, 0);
         if (got > 0) {
-            return tls_put(out->tls, bytes, (size_t)got);
+            int code = tls_put(out->tls, bytes, (size_t)got);
+            return code < 0 ? code : 1;
         }
         if (got == 0) {
             return -EPIPE;
@@ -230,44 +248,45 @@ static int dial_receive(struct dialed *out, int64_t deadline) {
         if (errno != EAGAIN && errno != EINTR) {
             return -errno;
         }
-        int ready = deadline_poll(out->fd, POLLIN, deadline);
+        int ready = deadline_poll(out->fd, POLLIN, until_ns);
         if (ready <= 0) {
-            return ready == 0 ? -ETIMEDOUT : ready;
+            return ready;
         }
     }
 }
 
-static int dial_shake_hands(struct dialed *out, int64_t deadline, struct error *error) {
+/* 1, or 0 when until_ns has come. */
+static int dial_shake_hands(struct dialed *out, int64_t until_ns, struct error *error) {
     for (;;) {
         uint8_t bytes[4096];
         int done = tls_handshake(out->tls, error);
         int code = 0;
         for (size_t n = tls_take(out->tls, bytes, sizeof bytes); n > 0 && code == 0;
              n = tls_take(out->tls, bytes, sizeof bytes)) {
-            code = dial_send(out->fd, bytes, n, deadline);
+            code = dial_send(out->fd, bytes, n, out->give_up_ns);
         }
         if (done != 0) {
-            return done < 0 ? done : code < 0 ? dial_lost(code, error) : 0;
+            return done < 0 ? done : code < 0 ? dial_lost(code, error) : 1;
         }
-        code = code == 0 ? dial_receive(out, deadline) : code;
-        if (code < 0) {
-            return dial_lost(code, error);
+        code = code < 0 ? code : dial_receive(out, deadline_earlier(until_ns, out->give_up_ns));
+        if (code == 0 && deadline_now_ns() < out->give_up_ns) {
+            return 0;
+        }
+        if (code <= 0) {
+            return dial_lost(code == 0 ? -ETIMEDOUT : code, error);
         }
     }
 }
 
-static int dial_secure(const struct address *address, const struct dial_credentials *credentials,
-                       int64_t deadline, struct dialed *out, struct error *error) {
+static int dial_secure(struct dialed *out, const struct dial_credentials *credentials,
+                       struct error *error) {
     bool own = credentials->certificate[0] != '\0';
     const struct tls_files files = {.certificate = own ? credentials->certificate : NULL,
                                     .key = own ? credentials->key : NULL,
                                     .ca = credentials->ca};
-    const char *name = credentials->name[0] != '\0' ? credentials->name : address->host;
+    const char *name = credentials->name[0] != '\0' ? credentials->name : out->address.host;
     int code = tls_context_create(&files, false, &out->context, error);
-    if (code == 0) {
-        code = tls_open(out->context, name, &out->tls, error);
-    }
-    return code < 0 ? code : dial_shake_hands(out, deadline, error);
+    return code < 0 ? code : tls_open(out->context, name, &out->tls, error);
 }
 
 /* What must be given with an address before anything is tried. */
@@ -305,27 +324,53 @@ static int dial_check(const struct address *address, const struct dial_credentia
     return 0;
 }
 
-int dial(const char *text, const struct dial_credentials *credentials, struct dialed *out,
-         struct error *error) {
-    struct address address;
-    int64_t deadline = deadline_in_ms(DIAL_MS);
-    *out = (struct dialed){.fd = -1};
-    int code = address_parse(text, &address, error);
+int dial_begin(const char *text, const struct dial_credentials *credentials, int64_t give_up_ns,
+               struct dialed *out, struct error *error) {
+    *out = (struct dialed){.fd = -1, .begin_ns = deadline_now_ns()};
+    out->give_up_ns = deadline_earlier(give_up_ns, deadline_in_ms(DIAL_MS));
+    int code = address_parse(text, &out->address, error);
     if (code == 0) {
-        code = dial_check(&address, credentials, text, error);
+        code = dial_check(&out->address, credentials, text, error);
     }
     if (code == 0) {
-        code = address.kind == ADDRESS_UNIX ? dial_unix(address.host, out, error)
-                                            : dial_tcp(&address, deadline, out, error);
+        code = out->address.kind == ADDRESS_UNIX ? dial_unix(out->address.host, out, error)
+                                                 : dial_look_up(&out->address, &out->found, error);
     }
-    if (code == 0 && address.kind == ADDRESS_TCP) {
-        code = dial_introduce(credentials, deadline, out, error);
-    }
-    if (code == 0 && address.kind == ADDRESS_TLS) {
-        code = dial_secure(&address, credentials, deadline, out, error);
-    }
+    out->at = out->found;
+    out->phase = out->address.kind == ADDRESS_UNIX ? DIAL_DONE : DIAL_CONNECTING;
     if (code < 0) {
         dial_close(out);
+    }
+    return code;
+}
+
+/* Over TCP: what comes once the connection stands. */
+static int dial_connected(struct dialed *dialed, const struct dial_credentials *credentials,
+                          struct error *error) {
+    if (dialed->address.kind == ADDRESS_TLS) {
+        dialed->phase = DIAL_SHAKING;
+        return dial_secure(dialed, credentials, error);
+    }
+    dialed->phase = DIAL_DONE;
+    return dial_introduce(credentials, dialed->give_up_ns, dialed, error);
+}
+
+int dial_advance(struct dialed *dialed, const struct dial_credentials *credentials,
+                 int64_t until_ns, struct error *error) {
+    int code = 1;
+    if (dialed->phase == DIAL_CONNECTING) {
+        code = dial_connect(dialed, until_ns, error);
+        if (code == 1) {
+            int begun = dial_connected(dialed, credentials, error);
+            code = begun < 0 ? begun : 1;
+        }
+    }
+    if (code == 1 && dialed->phase == DIAL_SHAKING) {
+        code = dial_shake_hands(dialed, until_ns, error);
+        dialed->phase = code == 1 ? DIAL_DONE : DIAL_SHAKING;
+    }
+    if (code < 0) {
+        dial_close(dialed);
     }
     return code;
 }

@@ -17,7 +17,8 @@
 #define LINK_ROWS_MAX        ((uint64_t)INT32_MAX) /* positions and cu_seqlens are 32 bits */
 
 static const uint8_t link_successors[] = {
-    [LINK_DOWN] = 1 << LINK_DOWN | 1 << LINK_GREETING,
+    [LINK_DOWN] = 1 << LINK_DOWN | 1 << LINK_DIALING,
+    [LINK_DIALING] = 1 << LINK_DOWN | 1 << LINK_GREETING,
     [LINK_GREETING] = 1 << LINK_DOWN | 1 << LINK_MAPPING | 1 << LINK_READY,
     [LINK_MAPPING] = 1 << LINK_DOWN | 1 << LINK_READY,
     [LINK_READY] = 1 << LINK_DOWN,
@@ -30,6 +31,7 @@ static void link_move(struct link *link, enum link_state to) {
 
 void link_init(struct link *link, const struct link_options *options) {
     *link = (struct link){.options = *options, .data_fd = -1, .pause_ns = LINK_PAUSE_NS_MIN};
+    link->dialed.fd = -1;
 }
 
 void link_deinit(struct link *link) {
@@ -39,6 +41,9 @@ void link_deinit(struct link *link) {
 void link_close(struct link *link) {
     call_close(link->channel);
     link->channel = NULL;
+    if (link->state == LINK_DIALING) {
+        dial_close(&link->dialed);
+    }
     if (link->data_fd >= 0) {
         close(link->data_fd);
     }
@@ -95,7 +100,7 @@ bool link_lost(const struct link *link, int code) {
 }
 
 int link_fd(const struct link *link) {
-    if (link->state == LINK_DOWN) {
+    if (link->state == LINK_DOWN || link->state == LINK_DIALING) {
         return -1;
     }
     return link->state == LINK_MAPPING ? link->data_fd : call_fd(link->channel);
@@ -131,15 +136,28 @@ static int link_send_hello(struct link *link, struct error *error) {
     return call_start(link->channel, "ballast.v1.Loader", "Hello", &hello.base, error);
 }
 
-static int link_connect(struct link *link, int64_t until_ns, struct error *error) {
+static int link_begin(struct link *link, int64_t until_ns, struct error *error) {
     if (deadline_now_ns() < link->retry_ns) {
         (void)deadline_poll(-1, 0, deadline_earlier(until_ns, link->retry_ns));
         if (deadline_now_ns() < link->retry_ns) {
             return 0;
         }
     }
-    int code = call_open_as(link->options.address, &link->options.credentials, 0, &link->channel,
-                            error);
+    int code = dial_begin(link->options.address, &link->options.credentials, link->give_up_ns,
+                          &link->dialed, error);
+    if (code < 0) {
+        return code;
+    }
+    link_move(link, LINK_DIALING);
+    return 1;
+}
+
+static int link_dial(struct link *link, int64_t until_ns, struct error *error) {
+    int code = dial_advance(&link->dialed, &link->options.credentials, until_ns, error);
+    if (code != 1) {
+        return code;
+    }
+    code = call_open_dialed(&link->dialed, &link->channel, error);
     if (code == 0) {
         link_move(link, LINK_GREETING);
         code = link_send_hello(link, error);
@@ -330,7 +348,9 @@ static int link_give_up(struct link *link, struct error *error) {
 static int link_step(struct link *link, int64_t until_ns, struct error *error) {
     switch (link->state) {
     case LINK_DOWN:
-        return link_connect(link, until_ns, error);
+        return link_begin(link, until_ns, error);
+    case LINK_DIALING:
+        return link_dial(link, until_ns, error);
     case LINK_GREETING:
         return link_greet(link, until_ns, error);
     case LINK_MAPPING:
@@ -350,6 +370,7 @@ static void link_tell(struct link *link) {
         return;
     }
     link->tell_ns = now_ns + LINK_TELL_AGAIN_NS;
+    bool dialing = link->state == LINK_DIALING;
     bool silent = link->state != LINK_DOWN || link->loss.code == 0;
     double waited = (double)(now_ns - link->window_ns) / 1e9;
     int used = snprintf(sentence, sizeof sentence, "waiting for the daemon since %.1f s", waited);
@@ -359,8 +380,9 @@ static void link_tell(struct link *link) {
     }
     (void)snprintf(sentence + used, sizeof sentence - (size_t)used, ": %s%s",
                    silent ? options->address : link->loss.text,
-                   silent ? " takes connections and does not answer; its log says what it does"
-                          : "");
+                   dialing  ? " does not answer a connect; check the address"
+                   : silent ? " takes connections and does not answer; its log says what it does"
+                            : "");
     options->waiting(options->waiting_context, sentence);
 }
 

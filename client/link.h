@@ -1,16 +1,16 @@
 /* link: the connection of one rank to its daemon, and how it comes back.
  *
- *                                            +----- link_greet: no slab --------+
- *                                            |                                  v
- *     DOWN --link_connect--> GREETING --link_greet--> MAPPING --link_map--> READY
- *      ^                        |                        |                    |
- *      +------- link_lose, link_close: lost, refused, or not ours ------------+
+ *                                                         +--- link_greet: no slab ---+
+ *                                                         |                           v
+ *     DOWN --link_begin--> DIALING --link_dial--> GREETING --link_greet--> MAPPING --link_map--> READY
+ *      ^                      |                      |                        |                   |
+ *      +------------ link_lose, link_close: lost, refused, or not ours ---------------------------+
  *
  * One window of connect_timeout_ms covers every try to get from DOWN to work again. It opens with
  * the first loss and closes with link_progress, when the daemon has sent something: a daemon that
  * only ever says hello is given up. Tries are 10 ms apart, then an eighth more each, to 500 ms.
- * Nothing blocks past the deadline but a connect over TCP (dial.h), and each state goes on where a
- * deadline interrupted it. */
+ * Nothing blocks past the deadline but the look-up of a host's name (dial.h), and each state goes on
+ * where a deadline interrupted it. */
 #ifndef BALLAST_CLIENT_LINK_H
 #define BALLAST_CLIENT_LINK_H
 
@@ -21,7 +21,7 @@
 
 #include <sys/un.h>
 
-enum link_state { LINK_DOWN = 0, LINK_GREETING, LINK_MAPPING, LINK_READY };
+enum link_state { LINK_DOWN = 0, LINK_DIALING, LINK_GREETING, LINK_MAPPING, LINK_READY };
 
 struct link_options {
     char address[ADDRESS_TEXT_BYTES];
@@ -49,7 +49,8 @@ struct link_claim {
 struct link {
     struct link_options options;
     enum link_state state;
-    struct call_channel *channel; /* NULL in DOWN */
+    struct dialed dialed;         /* in DIALING */
+    struct call_channel *channel; /* NULL in DOWN and DIALING */
     int data_fd;                  /* in MAPPING, else -1 */
     struct mapping *mapping;      /* one reference in READY, NULL where none is wanted or shared */
     bool fetches;                 /* slots come over this connection instead */
@@ -89,7 +90,7 @@ void link_close(struct link *link);
 /* The daemon works: closes the window. */
 void link_progress(struct link *link);
 
-/* What to poll for reading; -1 while DOWN. */
+/* What to poll for reading; -1 while DOWN or DIALING. */
 int link_fd(const struct link *link);
 
 #endif
