@@ -37,6 +37,7 @@ struct rank_arguments {
     uint64_t think_ms;
     const char *log_path;                     /* NULL: none; "-": standard output */
     const char *dump_path;                    /* NULL: none */
+    bool no_hash;                             /* of the tokens, in the log */
     bool measured;                            /* commits carry the time that each batch was held */
     uint64_t expert_tokens[RANK_EXPERTS_MAX]; /* and these */
     size_t experts;
@@ -77,6 +78,7 @@ enum rank_key {
     RANK_KEY_THINK_MS,
     RANK_KEY_LOG,
     RANK_KEY_DUMP,
+    RANK_KEY_NO_HASH,
     RANK_KEY_INT64,
     RANK_KEY_MEASURED,
     RANK_KEY_EXPERT_TOKENS,
@@ -132,6 +134,7 @@ static const struct argp_option rank_options[] = {
      3},
     {"log", RANK_KEY_LOG, "FILE", 0, "Append a JSON object per micro-batch; - is standard output",
      3},
+    {"no-hash", RANK_KEY_NO_HASH, NULL, 0, "Leave the hash of the tokens (XXH3) out of the log", 3},
     {"dump", RANK_KEY_DUMP, "DIR", 0,
      "Write STEP.DP.PP.CP.TP.INDEX.tokens, .labels and .positions, little-endian int32", 3},
     {0},
@@ -285,6 +288,9 @@ static error_t rank_parse(int key, char *text, struct argp_state *state) {
     case RANK_KEY_LOG:
         arguments->log_path = text;
         return 0;
+    case RANK_KEY_NO_HASH:
+        arguments->no_hash = true;
+        return 0;
     case RANK_KEY_DUMP:
         arguments->dump_path = text;
         return 0;
@@ -324,7 +330,12 @@ static int rank_reserve(struct rank *rank, size_t rows) {
     return rank->rows_max == 0 ? rank_fail(-ENOMEM, "gather", "out of memory") : 0;
 }
 
-/* Gathers one column into rank->rows. -ESTALE, without a word: the batch will come again. */
+/* Whether the log has a hash of the tokens; who only takes batches does not pay for one. */
+static bool rank_hashes(const struct rank *rank) {
+    return rank->log != NULL && !rank->arguments.no_hash;
+}
+
+/* Gathers one column as a trainer does. -ESTALE, without a word: the batch will come again. */
 static int rank_gather(struct rank *rank, const struct ballast_batch *batch,
                        enum ballast_column column) {
     enum ballast_type type = rank->arguments.type;
@@ -333,15 +344,17 @@ static int rank_gather(struct rank *rank, const struct ballast_batch *batch,
     if (rows == -ESTALE) {
         return -ESTALE;
     }
-    if (rows < 0) {
-        return rank_fail_client(rank, rows, "gather");
-    }
-    for (int64_t i = 0; i < rows; i++) {
-        int32_t value = type == BALLAST_INT64 ? (int32_t)((const int64_t *)rank->gathered)[i]
-                                              : ((const int32_t *)rank->gathered)[i];
+    return rows < 0 ? rank_fail_client(rank, rows, "gather") : 0;
+}
+
+/* What was gathered, into rank->rows. */
+static void rank_narrow(struct rank *rank, uint64_t rows) {
+    bool wide = rank->arguments.type == BALLAST_INT64;
+    for (uint64_t i = 0; i < rows; i++) {
+        int32_t value = wide ? (int32_t)((const int64_t *)rank->gathered)[i]
+                             : ((const int32_t *)rank->gathered)[i];
         rank->rows[i] = (int32_t)htole32((uint32_t)value);
     }
-    return 0;
 }
 
 static int rank_dump(const struct rank *rank, const struct ballast_batch *batch,
@@ -365,7 +378,7 @@ static int rank_dump(const struct rank *rank, const struct ballast_batch *batch,
     return 0;
 }
 
-/* Gathers and dumps every column that this rank may have; hashes the tokens. */
+/* Gathers and dumps every column that this rank may have; hashes the tokens for the log. */
 static int rank_take_columns(struct rank *rank, const struct ballast_batch *batch,
                              char tokens_xxh[17]) {
     static const struct {
@@ -381,8 +394,12 @@ static int rank_take_columns(struct rank *rank, const struct ballast_batch *batc
         if (columns[i].part != 0 && (parts & columns[i].part) == 0) {
             continue;
         }
+        bool hashed = columns[i].column == BALLAST_TOKENS && rank_hashes(rank);
         code = rank_gather(rank, batch, columns[i].column);
-        if (code == 0 && columns[i].column == BALLAST_TOKENS) {
+        if (code == 0 && (hashed || rank->arguments.dump_path != NULL)) {
+            rank_narrow(rank, batch->rows);
+        }
+        if (code == 0 && hashed) {
             XXH64_hash_t hash = XXH3_64bits(rank->rows, batch->rows * sizeof *rank->rows);
             (void)snprintf(tokens_xxh, 17, "%016" PRIx64, (uint64_t)hash);
         }
@@ -415,10 +432,13 @@ static int rank_log(const struct rank *rank, const struct ballast_batch *batch,
             "{\"step\": %" PRIu64 ", \"dp\": %u, \"pp\": %u, \"cp\": %u, \"tp\": %u, "
             "\"index\": %u, \"plan_digest\": \"%s\", \"documents\": %u, \"rows\": %" PRIu64
             ", \"loss_denominator\": %" PRIu64 ", \"label_tokens\": %" PRIu64
-            ", \"waited_us\": %" PRIu64 ", \"tokens_xxh\": \"%s\"",
+            ", \"waited_us\": %" PRIu64,
             batch->step, place->dp, place->pp, place->cp, place->tp, batch->index, digest,
             batch->document_count, batch->rows, batch->loss_denominator, batch->label_tokens,
-            batch->waited_us, tokens_xxh);
+            batch->waited_us);
+    if (rank_hashes(rank)) {
+        fprintf(rank->log, ", \"tokens_xxh\": \"%s\"", tokens_xxh);
+    }
     if (rank->arguments.verify) {
         fprintf(rank->log, ", \"verified\": %" PRId64, verified);
     }

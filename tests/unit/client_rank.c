@@ -155,6 +155,29 @@ static void the_log_and_the_dumps_say_what_was_gathered(void **state) {
     }
 }
 
+static void a_log_without_hashes_has_all_else(void **state) {
+    struct fake fake;
+    struct world_memory memory;
+    char log[128], text[4096];
+    (void)state;
+    world_memory_create(&memory, WORLD_SLOTS * WORLD_SLOT_BYTES);
+    fake_start(&fake, serve_two_steps, &memory);
+    path_of(&fake, "log", log, sizeof log);
+    pid_t child = rank_start(NULL, "--socket", fake.path, "--steps", "2", "--log", log, "--no-hash",
+                             NULL);
+    assert_int_equal(rank_wait(child), 0);
+    text[read_file(log, text, sizeof text - 1)] = '\0';
+    json_t *object = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
+    assert_non_null(object);
+    assert_null(json_object_get(object, "tokens_xxh"));
+    assert_int_equal(json_integer_value(json_object_get(object, "rows")), WORLD_ROWS);
+    assert_non_null(json_object_get(object, "waited_us"));
+    json_decref(object);
+    unlink(log);
+    fake_stop(&fake);
+    world_memory_destroy(&memory);
+}
+
 /* One batch, then nothing; the rank is to be stopped while it holds it. */
 static void serve_one_batch(struct fake *fake) {
     struct world_memory *memory = fake->context;
@@ -301,6 +324,7 @@ static void exit_codes_and_sentences_say_what_was_wrong(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_log_and_the_dumps_say_what_was_gathered),
+        cmocka_unit_test(a_log_without_hashes_has_all_else),
         cmocka_unit_test(a_signal_ends_it_after_the_batch_in_hand),
         cmocka_unit_test(a_part_of_a_pool_is_verified_and_counted),
         cmocka_unit_test(exit_codes_and_sentences_say_what_was_wrong),
