@@ -1,4 +1,4 @@
-/* gather: see gather.h. The four copy loops and the two filling ones have no branches and no
+/* gather: see gather.h. The three copy loops and the two filling ones have no branches and no
  * aliasing, so that the compiler turns each into vector code. */
 #include "client/gather.h"
 
@@ -32,6 +32,20 @@ GATHER_WIDEST static void gather_u32_as_i64(const uint32_t *restrict in, int64_t
     }
 }
 
+GATHER_WIDEST static void gather_series_i32(int32_t value, int32_t step, int32_t *restrict out,
+                                            uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) {
+        out[i] = value + step * (int32_t)i;
+    }
+}
+
+GATHER_WIDEST static void gather_series_i64(int64_t value, int64_t step, int64_t *restrict out,
+                                            uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) {
+        out[i] = value + step * (int64_t)i;
+    }
+}
+
 /* Copies tokens [first, first + count) of the slot to out[row...]. */
 static void gather_copy(const struct gather_rows *rows, uint64_t first, uint64_t count,
                         enum ballast_type type, void *out, uint64_t row) {
@@ -57,16 +71,9 @@ static void gather_copy(const struct gather_rows *rows, uint64_t first, uint64_t
 static void gather_series(int64_t value, int64_t step, uint64_t count, enum ballast_type type,
                           void *out, uint64_t row) {
     if (type == BALLAST_INT32) {
-        int32_t *restrict to = (int32_t *)out + row;
-        int32_t first = (int32_t)value, stride = (int32_t)step;
-        for (uint64_t i = 0; i < count; i++) {
-            to[i] = first + stride * (int32_t)i;
-        }
+        gather_series_i32((int32_t)value, (int32_t)step, (int32_t *)out + row, count);
     } else {
-        int64_t *restrict to = (int64_t *)out + row;
-        for (uint64_t i = 0; i < count; i++) {
-            to[i] = value + step * (int64_t)i;
-        }
+        gather_series_i64(value, step, (int64_t *)out + row, count);
     }
 }
 
