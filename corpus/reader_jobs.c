@@ -37,12 +37,14 @@ int reader_jobs_init(struct reader_jobs *jobs, uint32_t jobs_max, struct error *
     }
     *jobs = (struct reader_jobs){.event_fd = event_fd, .jobs_max = jobs_max};
     pthread_mutex_init(&jobs->lock, NULL);
+    pthread_mutex_init(&jobs->done_lock, NULL);
     pthread_cond_init(&jobs->arrived, NULL);
     return 0;
 }
 
 void reader_jobs_deinit(struct reader_jobs *jobs) {
     pthread_cond_destroy(&jobs->arrived);
+    pthread_mutex_destroy(&jobs->done_lock);
     pthread_mutex_destroy(&jobs->lock);
     close(jobs->event_fd);
 }
@@ -70,29 +72,33 @@ int reader_jobs_submit(struct reader_jobs *jobs, struct read_job *job) {
 }
 
 struct read_job *reader_jobs_reap(struct reader_jobs *jobs) {
-    pthread_mutex_lock(&jobs->lock);
+    if (!atomic_load(&jobs->has_done)) {
+        return NULL;
+    }
+    pthread_mutex_lock(&jobs->done_lock);
     struct read_job *job = jobs->done;
-    if (job != NULL) {
-        jobs->done = job->next;
-    }
-    pthread_mutex_unlock(&jobs->lock);
-    if (job != NULL) {
-        assert(jobs->in_flight > 0);
-        jobs->in_flight--;
-        job->next = NULL;
-    }
+    jobs->done = job->next;
+    atomic_store(&jobs->has_done, jobs->done != NULL);
+    pthread_mutex_unlock(&jobs->done_lock);
+    assert(jobs->in_flight > 0);
+    jobs->in_flight--;
+    job->next = NULL;
     return job;
 }
 
-/* Under the lock. The list comes before the eventfd: see the header. */
+/* The list comes before the eventfd: see the header. The one who is woken finds no lock held by a
+ * thread that just lost its processor to him. */
 static void jobs_put_done(struct reader_jobs *jobs, struct read_job *job) {
     job->next = NULL;
+    pthread_mutex_lock(&jobs->done_lock);
     if (jobs->done == NULL) {
         jobs->done = job;
     } else {
         jobs->done_last->next = job;
     }
     jobs->done_last = job;
+    atomic_store(&jobs->has_done, true);
+    pthread_mutex_unlock(&jobs->done_lock);
     uint64_t one = 1;
     ssize_t written = write(jobs->event_fd, &one, sizeof one);
     assert(written == (ssize_t)sizeof one || errno == EAGAIN);
@@ -213,9 +219,7 @@ void reader_jobs_finish(struct reader_jobs *jobs, const struct read_piece *piece
     pthread_mutex_unlock(&jobs->lock);
     if (last) {
         read_job_conclude(job);
-        pthread_mutex_lock(&jobs->lock);
         jobs_put_done(jobs, job);
-        pthread_mutex_unlock(&jobs->lock);
     }
 }
 

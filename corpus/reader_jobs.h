@@ -3,10 +3,11 @@
  * A job passes submit -> prepare -> take (piece by piece, in order) -> finish (in any order) ->
  * reap. Whoever comes to take and finds the first job unprepared prepares it, or the next one while
  * another thread is at it, so that the jobs behind are ready when the first is read. One mutex
- * guards the two lists; each finished job is announced on the eventfd after it was put on the list,
- * so a poller that drains the eventfd first and then reaps until NULL never misses one. All extents
- * are tried, so the one reported is the lowest that failed, whatever the timing. Internal to the
- * readers: nobody else includes this. */
+ * guards the queue, another the finished jobs, and who reaps needs this one alone; each finished
+ * job is announced on the eventfd after it was put on the list, so a poller that drains the eventfd
+ * first and then reaps until NULL never misses one. All extents are tried, so the one reported is
+ * the lowest that failed, whatever the timing. Internal to the readers: nobody else includes this.
+ */
 #ifndef BALLAST_CORPUS_READER_JOBS_H
 #define BALLAST_CORPUS_READER_JOBS_H
 
@@ -14,6 +15,7 @@
 #include "corpus/reader.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -25,12 +27,14 @@ struct reader_jobs {
     void (*prepared)(struct reader_jobs *jobs);
     void *owner;            /* for `prepared` */
     uint32_t in_flight;     /* submitted and not reaped; the submitting thread's alone */
-    pthread_mutex_t lock;   /* guards all that follows */
+    pthread_mutex_t lock;   /* guards what follows, but for the finished jobs */
     pthread_cond_t arrived; /* something to take, or stopping */
     bool stopping;
     struct read_job *queued, *queued_last; /* extents of theirs are still to be taken */
     uint32_t next_extent;                  /* of `queued` */
+    pthread_mutex_t done_lock;             /* guards the list; nothing else is done under it */
     struct read_job *done, *done_last;
+    atomic_bool has_done; /* written with the list; reap looks without the lock */
 };
 
 /* Consecutive extents of one job, for one taker. */
