@@ -1,5 +1,6 @@
 /* catalog: see catalog.h. */
 #include "corpus/catalog.h"
+#include "corpus/domains.h"
 #include "corpus/files.h"
 #include "corpus/megatron.h"
 #include "corpus/volumes.h"
@@ -23,6 +24,7 @@ struct slot {
 
 struct catalog {
     struct files *files;
+    struct domains *domains; /* or NULL */
     uint32_t count;
     struct slot slots[];
 };
@@ -97,6 +99,7 @@ void catalog_close(struct catalog *catalog) {
     if (catalog == NULL) {
         return;
     }
+    domains_close(catalog->domains);
     while (catalog->count > 0) {
         dataset_close(catalog->slots[--catalog->count].dataset);
     }
@@ -184,6 +187,20 @@ uint32_t catalog_count(const struct catalog *catalog) {
 const struct dataset *catalog_dataset(const struct catalog *catalog, uint32_t i) {
     assert(i < catalog->count);
     return catalog->slots[i].dataset;
+}
+
+const char *catalog_name(const void *catalog, uint32_t i) {
+    return dataset_name(catalog_dataset(catalog, i));
+}
+
+int catalog_use_domains(struct catalog *catalog, const struct domain_entry *entries,
+                        struct error *error) {
+    assert(catalog->domains == NULL);
+    return domains_open(catalog, entries, catalog->files, &catalog->domains, error);
+}
+
+const struct domains *catalog_domains(const struct catalog *catalog) {
+    return catalog->domains;
 }
 
 uint64_t catalog_weight(const struct catalog *catalog, uint32_t i) {

@@ -16,6 +16,8 @@ struct catalog_entry {
 };
 
 struct catalog;
+struct domains;
+struct domain_entry;
 
 /* Opens all or none. `entries` are copied. The same prefix may stand in several: they are different
  * datasets, each read in an order of its own. -EINVAL for a count or weight out of range, else what
@@ -57,10 +59,19 @@ bool catalog_is_cold(const struct catalog *catalog);
 
 uint32_t catalog_count(const struct catalog *catalog);
 const struct dataset *catalog_dataset(const struct catalog *catalog, uint32_t i);
+const char *catalog_name(const void *catalog, uint32_t i); /* of a dataset */
 uint64_t catalog_weight(const struct catalog *catalog, uint32_t i);
 
 /* 2 if the ids of every dataset fit 16 bits by their dtype (u8, u16), else 4. */
 uint32_t catalog_token_bytes(const struct catalog *catalog);
+
+/* What the documents' domains are (corpus/domains.h), an entry for each dataset, borrowed for the
+ * call. Once. Errors of domains_open. */
+int catalog_use_domains(struct catalog *catalog, const struct domain_entry *entries,
+                        struct error *error);
+
+/* NULL where nobody said so. */
+const struct domains *catalog_domains(const struct catalog *catalog);
 
 /* Fingerprint over those of the first `count` datasets, in order; names and weights are not in it.
  */

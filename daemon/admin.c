@@ -205,7 +205,7 @@ static bool admin_warnings(const struct daemon *daemon, struct arena *arena,
                            Ballast__V1__StatusResponse *out) {
     char text[ERROR_TEXT_BYTES + 64];
     const struct config *config = config_at(daemon->config, daemon->roster.committed_step);
-    out->warnings = arena_array(arena, 4, sizeof *out->warnings);
+    out->warnings = arena_array(arena, 5, sizeof *out->warnings);
     if (out->warnings != NULL && admin_lead(daemon, text, sizeof text)) {
         out->warnings[out->n_warnings++] = arena_strdup(arena, text);
     }
@@ -223,6 +223,11 @@ static bool admin_warnings(const struct daemon *daemon, struct arena *arena,
     if (out->warnings != NULL && daemon->not_reloaded.code < 0) {
         (void)snprintf(text, sizeof text, "the config was not reloaded: %s",
                        daemon->not_reloaded.text);
+        out->warnings[out->n_warnings++] = arena_strdup(arena, text);
+    }
+    if (out->warnings != NULL && daemon->domains != NULL && daemon->domains->error.code < 0) {
+        (void)snprintf(text, sizeof text, "domains are counted up to step %" PRIu64 " only: %s",
+                       daemon->domains->step, daemon->domains->error.text);
         out->warnings[out->n_warnings++] = arena_strdup(arena, text);
     }
     for (size_t i = 0; i < out->n_warnings; i++) {
@@ -312,24 +317,33 @@ static void admin_queues(struct admin *admin, struct session *session, uint32_t 
     }
 }
 
+/* False: out of memory. */
+static bool admin_domains(const struct daemon *daemon, struct arena *arena,
+                          Ballast__V1__DelaysResponse *out) {
+    const struct domain_tally *tally = daemon->domains;
+    if (tally == NULL) {
+        return true;
+    }
+    out->domains_since = tally->since;
+    out->n_domains = tally->count;
+    out->domains = message_delays(arena, tally->counts, tally->count, domains_name,
+                                  catalog_domains(daemon->catalog));
+    return out->domains != NULL;
+}
+
 static void admin_delays(struct admin *admin, struct session *session, uint32_t stream,
                          const void *message) {
     struct daemon *daemon = admin->daemon;
     Ballast__V1__DelaysResponse out = BALLAST__V1__DELAYS_RESPONSE__INIT;
-    uint32_t count = catalog_count(daemon->catalog);
     (void)message;
     const struct plan_state *state = admin_state(admin, session, stream);
     if (state == NULL) {
         return;
     }
-    out.datasets = arena_array(&daemon->arena, count, sizeof *out.datasets);
-    bool built = out.datasets != NULL;
-    for (uint32_t i = 0; built && i < count; i++) {
-        out.datasets[i] = message_delay(&daemon->arena, state, i,
-                                        dataset_name(catalog_dataset(daemon->catalog, i)));
-        built = out.datasets[i] != NULL;
-    }
-    out.n_datasets = count;
+    out.n_datasets = catalog_count(daemon->catalog);
+    out.datasets = message_delays(&daemon->arena, state->delays, catalog_count(daemon->catalog),
+                                  catalog_name, daemon->catalog);
+    bool built = out.datasets != NULL && admin_domains(daemon, &daemon->arena, &out);
     session_answer(session, stream, built ? &out.base : NULL);
 }
 

@@ -22,6 +22,7 @@ struct ahead {
     pthread_t thread;
     struct schedule *schedule;
     const struct corpus_source *source;
+    const struct domains *domains; /* or NULL */
     void (*wake)(void *context);
     void *context;
 
@@ -46,6 +47,7 @@ struct ahead {
     /* Planner thread only. */
     struct plan_state *state;
     struct plan_state *scratch;
+    struct domain_tally *tally;   /* at `state`; NULL without domains */
     struct replay replay;         /* opened when first needed */
     bool over;                    /* the data ended or planning failed */
     struct ahead_result *reserve; /* tells that memory ran out */
@@ -56,6 +58,7 @@ void ahead_result_destroy(struct ahead_result *result) {
         step_plan_destroy(result->plan);
         free(result->state_after);
         free(result->state);
+        free(result->domains);
         free(result);
     }
 }
@@ -79,6 +82,10 @@ static int ahead_checked(const struct ahead *ahead, int code, struct error *erro
     return failed.code;
 }
 
+static void ahead_tell_domains(const struct ahead *ahead, struct ahead_result *result) {
+    result->domains = ahead->tally == NULL ? NULL : domain_tally_copy(ahead->tally);
+}
+
 static void ahead_plan(struct ahead *ahead, struct ahead_result *result) {
     uint64_t start_ns = clock_ns();
     result->step = ahead->state->step;
@@ -90,6 +97,7 @@ static void ahead_plan(struct ahead *ahead, struct ahead_result *result) {
     }
     if (code <= 0) {
         result->kind = code == 0 ? AHEAD_ENDED : AHEAD_FAILED;
+        ahead_tell_domains(ahead, result);
         ahead->over = true;
         return;
     }
@@ -102,6 +110,10 @@ static void ahead_plan(struct ahead *ahead, struct ahead_result *result) {
         return;
     }
     result->in_hand = schedule_in_hand(ahead->schedule);
+    if (ahead->tally != NULL) {
+        domain_tally_add(ahead->tally, ahead->domains, result->plan);
+        ahead_tell_domains(ahead, result);
+    }
     struct plan_state *state = ahead->state;
     ahead->state = ahead->scratch;
     ahead->scratch = state;
@@ -154,6 +166,12 @@ static void ahead_fulfil(struct ahead *ahead, struct ahead_wish *wish,
     result->kind = code < 0 ? AHEAD_FAILED : reach ? AHEAD_REACHED : AHEAD_REPLAYED;
 }
 
+static void ahead_begin_domains(struct ahead *ahead) {
+    if (ahead->tally != NULL) {
+        domain_tally_begin(ahead->tally, ahead->domains, ahead->state);
+    }
+}
+
 /* Takes over the state of a restart; false with the reason in the result. */
 static bool ahead_begin(struct ahead *ahead, const uint8_t *state, size_t bytes,
                         struct ahead_result *result) {
@@ -173,6 +191,7 @@ static bool ahead_begin(struct ahead *ahead, const uint8_t *state, size_t bytes,
     ahead->state = ahead->scratch;
     ahead->scratch = before;
     ahead->over = false;
+    ahead_begin_domains(ahead);
     return true;
 }
 
@@ -295,6 +314,7 @@ static void ahead_free(struct ahead *ahead) {
     }
     ahead_result_destroy(ahead->reserve);
     free(ahead->restart);
+    free(ahead->tally);
     replay_close(&ahead->replay);
     plan_state_destroy(ahead->state);
     plan_state_destroy(ahead->scratch);
@@ -304,8 +324,9 @@ static void ahead_free(struct ahead *ahead) {
 }
 
 int ahead_start(struct schedule *schedule, const struct corpus_source *source,
-                struct plan_state *state, void (*wake)(void *context), void *context,
-                struct ahead **out, struct error *error) {
+                const struct domains *domains, struct plan_state *state,
+                void (*wake)(void *context), void *context, struct ahead **out,
+                struct error *error) {
     struct ahead *ahead = calloc(1, sizeof *ahead);
     if (ahead == NULL) {
         plan_state_destroy(state);
@@ -313,6 +334,7 @@ int ahead_start(struct schedule *schedule, const struct corpus_source *source,
     }
     ahead->schedule = schedule;
     ahead->source = source;
+    ahead->domains = domains;
     ahead->wake = wake;
     ahead->context = context;
     ahead->state = state;
@@ -321,7 +343,12 @@ int ahead_start(struct schedule *schedule, const struct corpus_source *source,
     (void)pthread_cond_init(&ahead->changed, NULL);
     ahead->scratch = schedule_state_create(schedule);
     ahead->reserve = calloc(1, sizeof *ahead->reserve);
-    bool ready = ahead->scratch != NULL && ahead->reserve != NULL;
+    ahead->tally = domains == NULL ? NULL : domain_tally_create(domains);
+    bool ready = ahead->scratch != NULL && ahead->reserve != NULL &&
+                 (domains == NULL || ahead->tally != NULL);
+    if (ready) {
+        ahead_begin_domains(ahead);
+    }
     int code = ready ? thread_start(&ahead->thread, ahead_run, ahead) : -ENOMEM;
     if (code < 0) {
         ahead_free(ahead);

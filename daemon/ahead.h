@@ -8,6 +8,7 @@
 #ifndef BALLAST_DAEMON_AHEAD_H
 #define BALLAST_DAEMON_AHEAD_H
 
+#include "corpus/domains.h"
 #include "daemon/replay.h"
 
 struct ahead;
@@ -32,7 +33,9 @@ struct ahead_result {
     size_t state_after_bytes;
     uint8_t *state; /* REACHED: the encoded state from which the step is planned */
     size_t state_bytes;
-    uint32_t in_hand; /* PLANNED: parts held or looked at while planning */
+    uint32_t in_hand;             /* PLANNED: parts held or looked at while planning */
+    struct domain_tally *domains; /* PLANNED, ENDED: of all steps up to there; NULL without domains,
+                                     or without memory for it */
     struct error error;
 };
 
@@ -42,10 +45,13 @@ void ahead_result_destroy(struct ahead_result *result); /* NULL is fine */
 uint8_t *ahead_encode(const struct plan_state *state, size_t *bytes);
 
 /* Starts the thread at `state` (taken, also on failure). Schedule and source are the thread's until
- * ahead_stop. Nothing is planned before ahead_extend. */
+ * ahead_stop, `domains` (NULL: none) is borrowed until then. Nothing is planned before
+ * ahead_extend.
+ */
 int ahead_start(struct schedule *schedule, const struct corpus_source *source,
-                struct plan_state *state, void (*wake)(void *context), void *context,
-                struct ahead **out, struct error *error);
+                const struct domains *domains, struct plan_state *state,
+                void (*wake)(void *context), void *context, struct ahead **out,
+                struct error *error);
 
 /* Joins the thread after the step it is at. NULL is fine. */
 void ahead_stop(struct ahead *ahead);

@@ -8,6 +8,7 @@
  * without keys, lines cut at its buffer, values carried on by indentation) is refused by the reader
  * function given to it. */
 #include "daemon/config.h"
+#include "corpus/domains.h"
 #include "daemon/config_keys.h"
 #include "daemon/tcp_rules.h"
 #include "proto/tls.h"
@@ -30,8 +31,7 @@ struct given {
 
 struct dataset_given {
     char name[CONFIG_DATASET_NAME_BYTES];
-    struct given path;
-    struct given weight;
+    struct given keys[DATASET_KEYS];
 };
 
 /* What holds from a step on: all that stands outside of [from STEP], or in one of them. */
@@ -212,6 +212,36 @@ static struct dataset_given *dataset_at(struct loader *loader, const char *name)
     return dataset;
 }
 
+const char *const dataset_key_names[DATASET_KEYS] = {"path", "weight", "domain", "domain_file",
+                                                     "domain_names"};
+
+const char **dataset_text(const struct config *config, uint32_t dataset, enum dataset_key key) {
+    struct domain_entry *domain = &config->domains[dataset];
+    switch (key) {
+    case DATASET_PATH:
+        return &config->datasets[dataset].prefix;
+    case DATASET_DOMAIN:
+        return &domain->domain;
+    case DATASET_DOMAIN_FILE:
+        return &domain->file;
+    case DATASET_DOMAIN_NAMES:
+        return &domain->names;
+    case DATASET_WEIGHT:
+    case DATASET_KEYS:
+        break;
+    }
+    return NULL;
+}
+
+/* DATASET_KEYS for an unknown one. */
+static uint32_t dataset_key_find(const char *name) {
+    uint32_t key = 0;
+    while (key < DATASET_KEYS && strcmp(name, dataset_key_names[key]) != 0) {
+        key++;
+    }
+    return key;
+}
+
 /* The place for section.name's text; *path tells paths. NULL for a name that is unknown, in a
  * section that is known, or with loader->code set. */
 static struct given *given_at(struct loader *loader, const char *section, const char *name,
@@ -225,15 +255,10 @@ static struct given *given_at(struct loader *loader, const char *section, const 
         *path = config_key_at(i)->path;
         return &loader_layer(loader)->keys[i];
     }
-    *path = strcmp(name, "path") == 0;
-    if (!*path && strcmp(name, "weight") != 0) {
-        return NULL;
-    }
-    struct dataset_given *dataset = dataset_at(loader, dataset_name);
-    if (dataset == NULL) {
-        return NULL;
-    }
-    return *path ? &dataset->path : &dataset->weight;
+    uint32_t key = dataset_key_find(name);
+    *path = key == DATASET_PATH || key == DATASET_DOMAIN_FILE;
+    struct dataset_given *dataset = key < DATASET_KEYS ? dataset_at(loader, dataset_name) : NULL;
+    return dataset == NULL ? NULL : &dataset->keys[key];
 }
 
 /* ": did you mean [queues] max_age?", or nothing. */
@@ -241,7 +266,8 @@ static void suggestion_print(const char *section, const char *name, char *out, s
     const struct config_key *nearest = config_key_nearest(section, name);
     out[0] = '\0';
     if (dataset_of_section(section) != NULL) {
-        (void)snprintf(out, bytes, "; a dataset has path and weight");
+        (void)snprintf(out, bytes,
+                       "; a dataset has path, weight, domain, domain_file, domain_names");
     } else if (nearest != NULL) {
         (void)snprintf(out, bytes, "; did you mean [%s] %s?", nearest->section, nearest->name);
     }
@@ -549,25 +575,59 @@ static int parse_key(struct loader *loader, struct config *config, size_t i) {
     return code < 0 ? error_set(loader->error, code, "config: out of memory") : 0;
 }
 
+/* A dataset has one domain, or a file with the names of what is in it. */
+static int check_domain(struct loader *loader, const struct dataset_given *given,
+                        const char *section) {
+    const struct given *domain = &given->keys[DATASET_DOMAIN];
+    const struct given *file = &given->keys[DATASET_DOMAIN_FILE];
+    const struct given *names = &given->keys[DATASET_DOMAIN_NAMES];
+    if (domain->text != NULL && (domain_names_count(domain->text) != 1)) {
+        return refuse_value(loader, domain, section, "domain",
+                            "it takes a name of 1 to 40 letters, digits, '_', '-', '.'");
+    }
+    if (domain->text != NULL && file->text != NULL) {
+        return refuse_value(loader, domain, section, "domain",
+                            "with domain_file each document has one of its own; remove either");
+    }
+    if (file->text != NULL && (names->text == NULL || file->text[0] == '\0')) {
+        return refuse_value(loader, file, section, "domain_file",
+                            "it takes the path of a file, and needs domain_names beside it");
+    }
+    if (names->text != NULL && (file->text == NULL || domain_names_count(names->text) < 0)) {
+        return refuse_value(loader, names, section, "domain_names",
+                            "it takes 1 to 64 different names with commas, and needs domain_file");
+    }
+    return 0;
+}
+
 /* A dataset of the present layer that was not in one before. */
 static int parse_dataset(struct loader *loader, const struct dataset_given *given,
-                         struct catalog_entry *entry) {
+                         uint32_t dataset) {
     char section[CONFIG_DATASET_NAME_BYTES + 8];
     (void)snprintf(section, sizeof section, "dataset.%s", given->name);
-    if (given->path.text == NULL) {
+    if (given->keys[DATASET_PATH].text == NULL) {
         return error_set(loader->error, -EINVAL,
                          "[dataset %s] has no path; give the PREFIX of PREFIX.idx and PREFIX.bin",
                          given->name);
     }
-    if (given->path.text[0] == '\0' || strlen(given->path.text) >= CONFIG_VALUE_BYTES) {
-        return refuse_value(loader, &given->path, section, "path",
+    const struct given *path = &given->keys[DATASET_PATH];
+    if (path->text[0] == '\0' || strlen(path->text) >= CONFIG_VALUE_BYTES) {
+        return refuse_value(loader, path, section, "path",
                             "it takes the PREFIX of PREFIX.idx and PREFIX.bin");
     }
-    entry->name = strdup(given->name);
-    entry->prefix = strdup(given->path.text);
-    return entry->name != NULL && entry->prefix != NULL
-               ? 0
-               : error_set(loader->error, -ENOMEM, "config: out of memory");
+    int code = check_domain(loader, given, section);
+    char *name = strdup(given->name);
+    bool copied = name != NULL;
+    loader->config->datasets[dataset].name = name;
+    for (uint32_t key = 0; key < DATASET_KEYS; key++) {
+        const char *text = given->keys[key].text;
+        const char **to = dataset_text(loader->config, dataset, key);
+        if (to != NULL && text != NULL) {
+            *to = strdup(text);
+            copied = copied && *to != NULL;
+        }
+    }
+    return copied ? code : error_set(loader->error, -ENOMEM, "config: out of memory");
 }
 
 /* The weight that the present layer gives a dataset, or leaves. */
@@ -575,11 +635,12 @@ static int parse_weight(struct loader *loader, const struct dataset_given *given
                         uint64_t *weight) {
     char section[CONFIG_DATASET_NAME_BYTES + 8];
     (void)snprintf(section, sizeof section, "dataset.%s", given->name);
-    if (given->weight.text == NULL) {
+    const struct given *text = &given->keys[DATASET_WEIGHT];
+    if (text->text == NULL) {
         *weight = *weight == 0 ? CONFIG_WEIGHT_ONE : *weight;
-    } else if (config_decimal_parse(given->weight.text, 6, weight) < 0 || *weight == 0 ||
+    } else if (config_decimal_parse(text->text, 6, weight) < 0 || *weight == 0 ||
                *weight > 1000000ull * CONFIG_WEIGHT_ONE) {
-        return refuse_value(loader, &given->weight, section, "weight",
+        return refuse_value(loader, text, section, "weight",
                             "it takes 0.000001 to 1000000, up to six digits after the point");
     }
     return 0;
@@ -594,14 +655,14 @@ static int parse_datasets(struct loader *loader, struct config *config, uint64_t
                          "%.200s: no dataset; add a [dataset NAME] section with path = PREFIX",
                          loader->path == NULL ? "config" : loader->path);
     }
-    config->dataset_origins = calloc(first->dataset_count, 2);
+    config->dataset_origins = calloc(first->dataset_count, DATASET_KEYS);
     if (config->dataset_origins == NULL) {
         return error_set(loader->error, -ENOMEM, "config: out of memory");
     }
     for (uint32_t i = 0; i < layer->dataset_count; i++) {
         const struct dataset_given *given = &layer->datasets[i];
         struct catalog_entry *entry = &first->datasets[i];
-        int code = entry->name == NULL ? parse_dataset(loader, given, entry) : 0;
+        int code = entry->name == NULL ? parse_dataset(loader, given, i) : 0;
         if (code == 0) {
             code = parse_weight(loader, given, &weights[i]);
         }
@@ -609,13 +670,22 @@ static int parse_datasets(struct loader *loader, struct config *config, uint64_t
             return code;
         }
         entry->weight = entry->weight == 0 ? weights[i] : entry->weight;
-        bool known = config != first && given->path.text == NULL;
-        bool weighed = config == first || given->weight.text != NULL;
-        config->dataset_origins[2 * i] = (uint8_t)(known ? ORIGIN_BEFORE : given->path.origin);
-        config->dataset_origins[2 * i + 1] = (uint8_t)(weighed ? given->weight.origin
-                                                               : ORIGIN_BEFORE);
+        for (uint32_t key = 0; key < DATASET_KEYS; key++) {
+            bool said = given->keys[key].text != NULL || (config == first && key == DATASET_WEIGHT);
+            config->dataset_origins[DATASET_KEYS * i + key] =
+                (uint8_t)(said ? given->keys[key].origin : ORIGIN_BEFORE);
+        }
     }
     return 0;
+}
+
+/* What a section says of a dataset that is there already, though it may change its weight alone. */
+static uint32_t moved_key(const struct dataset_given *given) {
+    uint32_t key = 0;
+    while (key < DATASET_KEYS && (key == DATASET_WEIGHT || given->keys[key].text == NULL)) {
+        key++;
+    }
+    return key;
 }
 
 /* Brings the datasets of the layer before in front of those that the present one is the first to
@@ -635,20 +705,21 @@ static int layer_merge(struct loader *loader) {
     const struct dataset_given *moved = NULL;
     for (uint32_t i = 0; i < layer->dataset_count; i++) {
         struct dataset_given *known = dataset_find(&merged, layer->datasets[i].name);
-        moved = moved == NULL && known != NULL && layer->datasets[i].path.text != NULL ? known
-                                                                                       : moved;
+        bool again = known != NULL;
         known = known == NULL ? &merged.datasets[merged.dataset_count++] : known;
         *known = layer->datasets[i];
+        moved = moved == NULL && again && moved_key(known) < DATASET_KEYS ? known : moved;
     }
     free(layer->datasets);
     layer->datasets = merged.datasets;
     layer->dataset_count = merged.dataset_count;
     if (moved != NULL) {
         char section[CONFIG_DATASET_NAME_BYTES + 8];
+        uint32_t key = moved_key(moved);
         (void)snprintf(section, sizeof section, "dataset.%s", moved->name);
-        return refuse_value(loader, &moved->path, section, "path",
-                            "a dataset keeps its files as long as the job lasts; append another "
-                            "under a new name");
+        return refuse_value(loader, &moved->keys[key], section, dataset_key_names[key],
+                            "a dataset keeps its files and domains as long as the job lasts; "
+                            "append another under a new name");
     }
     return layer->dataset_count <= CATALOG_DATASETS_MAX
                ? 0
@@ -670,11 +741,12 @@ static int prepare(struct loader *loader) {
     config->dataset_count = loader->layers[layers - 1].dataset_count;
     uint32_t entries = config->dataset_count > 0 ? config->dataset_count : 1;
     config->datasets = calloc(entries, sizeof config->datasets[0]);
+    config->domains = calloc(entries, sizeof config->domains[0]);
     config->source.weights = calloc((size_t)layers * entries, sizeof(uint64_t));
     config->sections = calloc(layers, sizeof config->sections[0]);
     config->later = calloc(layers, sizeof(struct config *));
-    return config->datasets != NULL && config->source.weights != NULL && config->sections != NULL &&
-                   config->later != NULL
+    return config->datasets != NULL && config->domains != NULL && config->source.weights != NULL &&
+                   config->sections != NULL && config->later != NULL
                ? 0
                : error_set(loader->error, -ENOMEM, "config: out of memory");
 }
@@ -882,8 +954,9 @@ static void loader_deinit(struct loader *loader) {
             free(layer->keys[key].text);
         }
         for (uint32_t j = 0; j < layer->dataset_count; j++) {
-            free(layer->datasets[j].path.text);
-            free(layer->datasets[j].weight.text);
+            for (uint32_t key = 0; key < DATASET_KEYS; key++) {
+                free(layer->datasets[j].keys[key].text);
+            }
         }
         free(layer->datasets);
     }
@@ -918,14 +991,19 @@ void config_destroy(struct config *config) {
     if (config == NULL) {
         return;
     }
-    for (uint32_t i = 0; config->datasets != NULL && i < config->dataset_count; i++) {
+    bool listed = config->datasets != NULL && config->domains != NULL;
+    for (uint32_t i = 0; listed && i < config->dataset_count; i++) {
         free((char *)config->datasets[i].name);
-        free((char *)config->datasets[i].prefix);
+        for (uint32_t key = 0; key < DATASET_KEYS; key++) {
+            const char **text = dataset_text(config, i, key);
+            free(text == NULL ? NULL : (char *)*text);
+        }
     }
     for (uint32_t i = 0; config->later != NULL && config->later[i] != NULL; i++) {
         later_destroy(config->later[i]);
     }
     free(config->datasets);
+    free(config->domains);
     free((uint64_t *)config->source.weights);
     free(config->sections);
     free(config->later);
@@ -946,5 +1024,16 @@ int config_open_catalog(const struct config *config, bool keep, const struct dat
         .derived_dir = keep || access(kept, R_OK | W_OK | X_OK) == 0 ? kept : NULL,
         .derived_bytes_max = config->derived_gb * UINT64_C(1000000000),
     };
-    return catalog_open_as(config->datasets, config->dataset_count, &format, watch, out, error);
+    struct catalog *catalog = NULL;
+    int code = catalog_open_as(config->datasets, config->dataset_count, &format, watch, &catalog,
+                               error);
+    if (code == 0) {
+        code = catalog_use_domains(catalog, config->domains, error);
+    }
+    if (code < 0) {
+        catalog_close(catalog);
+        return code;
+    }
+    *out = catalog;
+    return 0;
 }

@@ -18,6 +18,7 @@
 #define BALLAST_DAEMON_CONFIG_H
 
 #include "corpus/catalog.h"
+#include "corpus/domains.h"
 #include "corpus/reader.h"
 #include "daemon/slab_memory.h"
 #include "corpus/source.h"
@@ -52,8 +53,9 @@ struct config_listen {
 
 struct config {
     /* [corpus] and [dataset NAME] */
-    struct catalog_entry *datasets; /* in file order, then those that are appended; name and prefix
+    struct catalog_entry *datasets; /* in file order, then those that are appended; their texts are
                                        owned by the config */
+    struct domain_entry *domains;   /* of each dataset, likewise */
     uint32_t dataset_count;         /* > 0 */
     uint32_t dataset_job_count;     /* > 0: of these from step 0 on, the job's identity */
     enum format format;
@@ -106,9 +108,9 @@ struct config {
     uint32_t lead_steps;       /* of any rank beyond committed_step */
     uint32_t steps_retained;   /* in the store */
     uint32_t exports_retained; /* likewise, of exported steps */
-    /* enum config_origin of each key of the table, and of (path, weight) of each dataset. */
+    /* enum config_origin of each key of the table, and of the keys of each dataset. */
     uint8_t origins[CONFIG_KEYS_MAX];
-    uint8_t *dataset_origins;
+    uint8_t *dataset_origins; /* ORIGIN_BEFORE also for what is not given at all */
     /* The plan by steps; sections[0] is `plan`. */
     struct plan_section *sections;
     uint32_t section_count; /* > 0 */
@@ -118,7 +120,7 @@ struct config {
 };
 
 struct config_override {
-    const char *key; /* "section.key", or "dataset.NAME.path" and "dataset.NAME.weight" */
+    const char *key; /* "section.key", or "dataset.NAME.path", ... */
     const char *value;
 };
 

@@ -17,6 +17,20 @@ enum config_origin {
     ORIGIN_BEFORE = 4, /* in a [from STEP] section: as in the one before */
 };
 
+/* The keys of a [dataset NAME], outside of the table. */
+enum dataset_key {
+    DATASET_PATH = 0,
+    DATASET_WEIGHT = 1,
+    DATASET_DOMAIN = 2,
+    DATASET_DOMAIN_FILE = 3,
+    DATASET_DOMAIN_NAMES = 4,
+    DATASET_KEYS = 5,
+};
+extern const char *const dataset_key_names[DATASET_KEYS];
+
+/* The text of any but the weight; NULL: not given. */
+const char **dataset_text(const struct config *config, uint32_t dataset, enum dataset_key key);
+
 struct config_key;
 
 struct config_kind {

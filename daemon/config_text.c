@@ -33,31 +33,33 @@ static uint64_t section_weight(const struct config *config, uint32_t section, ui
     return config->source.weights[row * config->dataset_count + dataset];
 }
 
-/* The settings of a section: keys, then path and weight of each dataset. */
+/* The settings of a section: keys, then those of each dataset. */
 static size_t section_settings_max(const struct config *config) {
-    return config_key_count() + 2 * (size_t)config->dataset_count;
+    return config_key_count() + DATASET_KEYS * (size_t)config->dataset_count;
 }
 
 static bool section_sets(const struct config *config, uint32_t section, size_t i) {
     size_t keys = config_key_count();
     const struct config *of = config_of_section(config, section);
-    if (section == 0) {
-        return i < keys + 2 * (size_t)config->dataset_job_count;
+    if (section == 0 &&
+        (i < keys || i >= keys + DATASET_KEYS * (size_t)config->dataset_job_count)) {
+        return i < keys;
     }
     return (i < keys ? of->origins[i] : of->dataset_origins[i - keys]) != ORIGIN_BEFORE;
 }
 
 static void dataset_setting(const struct config *config, uint32_t section, size_t i,
                             struct config_setting *out) {
-    const struct catalog_entry *entry = &config->datasets[i / 2];
-    bool weight = i % 2 == 1;
-    (void)snprintf(out->name, sizeof out->name, "dataset.%s.%s", entry->name,
-                   weight ? "weight" : "path");
+    uint32_t dataset = (uint32_t)(i / DATASET_KEYS);
+    enum dataset_key key = i % DATASET_KEYS;
+    bool weight = key == DATASET_WEIGHT;
+    (void)snprintf(out->name, sizeof out->name, "dataset.%s.%s", config->datasets[dataset].name,
+                   dataset_key_names[key]);
     if (weight) {
-        config_decimal_print(section_weight(config, section, (uint32_t)(i / 2)), 6, out->value,
+        config_decimal_print(section_weight(config, section, dataset), 6, out->value,
                              sizeof out->value);
     } else {
-        (void)snprintf(out->value, sizeof out->value, "%s", entry->prefix);
+        (void)snprintf(out->value, sizeof out->value, "%s", *dataset_text(config, dataset, key));
     }
     out->origin = origin_name(config_of_section(config, section)->dataset_origins[i]);
     out->plan = weight;
@@ -213,7 +215,7 @@ static int text_section(FILE *stream, const struct config *config, uint32_t sect
         uint64_t weight = section_weight(config, section, i);
         uint64_t weight_before = section_weight(config, section - 1, i);
         if (weight != weight_before) {
-            section_setting(config, section, config_key_count() + 2 * (size_t)i + 1, &after);
+            section_setting(config, section, config_key_count() + DATASET_KEYS * (size_t)i + DATASET_WEIGHT, &after);
             text_line(stream, step, &open, after.name, after.value);
         }
         if (weight != 0 && weight_before == 0) {
@@ -306,10 +308,12 @@ void config_print_example(void (*line)(const char *text, void *context), void *c
     comment_lines(
         "One section for each corpus. The path is the PREFIX of PREFIX.idx and PREFIX.bin, a\n"
         "Megatron indexed dataset; tokens are drawn in proportion to the weights (whole or\n"
-        "decimal, 1 by default). There must be at least one.\n"
+        "decimal, 1 by default). There must be at least one. Shares and delays are shown by\n"
+        "domain, where there is any; a file may give each document its own (docs/formats.md).\n"
         "[dataset books]\n"
         "path = /data/books\n"
-        "weight = 2",
+        "weight = 2\n"
+        "domain = prose",
         line, context);
     for (size_t i = 0; i < config_key_count(); i++) {
         const struct config_key *key = config_key_at(i);

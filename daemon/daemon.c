@@ -479,8 +479,8 @@ static int daemon_start_threads(struct daemon *daemon, struct error *error) {
     }
     struct plan_state *state = daemon->recovered.state;
     daemon->recovered.state = NULL;
-    return ahead_start(daemon->schedule, &daemon->source, state, daemon_wake, daemon,
-                       &daemon->ahead, error);
+    return ahead_start(daemon->schedule, &daemon->source, catalog_domains(daemon->catalog), state,
+                       daemon_wake, daemon, &daemon->ahead, error);
 }
 
 /* For files that are to be opened yet, so that no crowd of connections keeps tokens from being
@@ -681,6 +681,7 @@ static int daemon_close(struct daemon *daemon, struct error *error) {
     packed_deinit(&daemon->packed);
     arena_deinit(&daemon->arena);
     free(daemon->state);
+    free(daemon->domains);
     free(daemon->ranks);
     free(daemon->metrics);
     (void)uv_loop_close(&daemon->loop);

@@ -118,6 +118,7 @@ struct daemon {
     size_t state_bytes;
     struct balance balance; /* of the newest planned step, like the next */
     struct release release;
+    struct domain_tally *domains; /* likewise; NULL without domains, or before the first */
     bool draining;
     bool stopping;
     bool closing;   /* connections and handles go */

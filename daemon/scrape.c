@@ -181,6 +181,58 @@ static void scrape_plan(const struct daemon *daemon, struct exposition *out) {
                       daemon->generation.number, 0);
 }
 
+/* Domains: counters begin anew when the job goes back. */
+
+enum domain_figure {
+    DOMAIN_DOCUMENTS = 0,
+    DOMAIN_TOKENS = 1,
+    DOMAIN_DELAYED = 2,
+    DOMAIN_TOKEN_STEPS = 3,
+    DOMAIN_DELAY_MAX = 4,
+    DOMAIN_FIGURES = 5,
+};
+
+static uint64_t domain_figure(const struct delay_counts *counts, enum domain_figure figure) {
+    switch (figure) {
+    case DOMAIN_DOCUMENTS:
+        return counts->delivered_documents;
+    case DOMAIN_TOKENS:
+        return counts->delivered_tokens;
+    case DOMAIN_DELAYED:
+        return counts->delivered_tokens - counts->tokens_by_delay[0];
+    case DOMAIN_TOKEN_STEPS:
+        return counts->delay_token_steps;
+    case DOMAIN_DELAY_MAX:
+    case DOMAIN_FIGURES:
+        break;
+    }
+    return counts->delay_max;
+}
+
+static void scrape_domains(const struct daemon *daemon, struct exposition *out) {
+    static const struct {
+        const char *name, *type, *help;
+    } families[DOMAIN_FIGURES] = {
+        {"ballast_domain_documents_total", "counter", "Documents of the planned steps."},
+        {"ballast_domain_tokens_total", "counter", "Tokens of the planned steps."},
+        {"ballast_domain_delayed_tokens_total", "counter",
+         "Of these, tokens that came in a later step than reading order had them in."},
+        {"ballast_domain_delay_token_steps_total", "counter",
+         "Sum of those tokens, each by its steps of delay."},
+        {"ballast_domain_delay_max_steps", "gauge", "The longest delay."},
+    };
+    const struct domain_tally *tally = daemon->domains;
+    char labels[EXPOSITION_LABELS_BYTES];
+    for (uint32_t figure = 0; tally != NULL && figure < DOMAIN_FIGURES; figure++) {
+        exposition_family(out, families[figure].name, families[figure].type, families[figure].help);
+        for (uint32_t i = 0; i < tally->count; i++) {
+            labels[0] = '\0';
+            exposition_label(labels, "domain", domains_name(catalog_domains(daemon->catalog), i));
+            exposition_sample(out, labels, domain_figure(&tally->counts[i], figure), 0);
+        }
+    }
+}
+
 static void scrape_store(const struct daemon *daemon, struct exposition *out) {
     exposition_family(out, "ballast_commit_duration_seconds", "histogram",
                       "Making one group of steps durable.");
@@ -242,6 +294,7 @@ size_t scrape(const struct daemon *daemon, char *out) {
     scrape_reads(daemon, &exposition);
     scrape_slab(daemon, &exposition);
     scrape_plan(daemon, &exposition);
+    scrape_domains(daemon, &exposition);
     scrape_store(daemon, &exposition);
     scrape_connections(daemon, &exposition);
     scrape_process(&exposition);

@@ -75,6 +75,22 @@ static void turn_measure(struct daemon *daemon, const struct ahead_result *resul
     turn_use(&daemon->documents, plan->document_count);
 }
 
+/* Told once: counting does not begin again by itself. */
+static void turn_domains(struct daemon *daemon, struct ahead_result *result) {
+    struct domain_tally *before = daemon->domains;
+    if (result->domains == NULL) {
+        return;
+    }
+    if (result->domains->error.code < 0 && (before == NULL || before->error.code == 0)) {
+        log_line(LOG_WARNING, "domains",
+                 "shares and delays by domain stand still: %s step=%" PRIu64,
+                 result->domains->error.text, result->domains->step);
+    }
+    daemon->domains = result->domains;
+    result->domains = NULL;
+    free(before);
+}
+
 static void turn_planned(struct daemon *daemon, struct ahead_result *result) {
     if (daemon->draining || daemon->exit_code != 0 || !turn_reproduced(daemon, result->plan)) {
         return;
@@ -82,6 +98,7 @@ static void turn_planned(struct daemon *daemon, struct ahead_result *result) {
     assert(result->step == daemon->planned_end);
     (void)FAILPOINT(plan_taken);
     turn_measure(daemon, result);
+    turn_domains(daemon, result);
     turn_remember(daemon, result);
     struct step_plan *plan = result->plan;
     result->plan = NULL;
@@ -92,12 +109,14 @@ static void turn_planned(struct daemon *daemon, struct ahead_result *result) {
     daemon->planned_end = result->step + 1;
 }
 
-static void turn_ended(struct daemon *daemon, uint64_t step) {
+static void turn_ended(struct daemon *daemon, struct ahead_result *result) {
     if (daemon->draining) {
         return;
     }
-    daemon->end_step = step;
-    log_line(LOG_NOTICE, "ahead", "the data ends; this step will not come step=%" PRIu64, step);
+    turn_domains(daemon, result);
+    daemon->end_step = result->step;
+    log_line(LOG_NOTICE, "ahead", "the data ends; this step will not come step=%" PRIu64,
+             result->step);
 }
 
 /* Replays */
@@ -185,7 +204,7 @@ static void turn_take_planned(struct daemon *daemon) {
             turn_planned(daemon, result);
             break;
         case AHEAD_ENDED:
-            turn_ended(daemon, result->step);
+            turn_ended(daemon, result);
             break;
         case AHEAD_REPLAYED:
             turn_replayed(daemon, result);

@@ -196,21 +196,6 @@ static void compose_fill(struct planner *p, struct step_plan *plan) {
     assert(document_begin == plan->document_count && fragment_begin == plan->fragment_count);
 }
 
-static void compose_deliver(struct plan_state *after, const struct document *document) {
-    struct delay_counts *delays = &after->delays[document->dataset];
-    uint64_t delay = after->step > document->nominal_step ? after->step - document->nominal_step
-                                                          : 0;
-    delays->delivered_tokens += document->length;
-    delays->delivered_documents += document->offset == 0;
-    unsigned __int128 token_steps = delays->delay_token_steps +
-                                    (unsigned __int128)document->length * delay;
-    delays->delay_token_steps = token_steps < PLAN_STATE_NUMBER_MAX ? (uint64_t)token_steps
-                                                                    : PLAN_STATE_NUMBER_MAX;
-    delays->delay_max = delay > delays->delay_max ? delay : delays->delay_max;
-    delays->tokens_by_delay[delay < DELAY_BUCKETS ? delay : DELAY_BUCKETS - 1] += document->length;
-    after->delivered_tokens += document->length;
-}
-
 /* Totals of the plan, and `after` as the next step will find it. */
 static void compose_account(struct planner *p, struct step_plan *plan) {
     struct plan_state *after = p->after;
@@ -218,7 +203,8 @@ static void compose_account(struct planner *p, struct step_plan *plan) {
         const struct document *document = &plan->documents[i];
         plan->tokens += document->length;
         plan->label_tokens += document->length - (document_is_last_part(document) ? 1 : 0);
-        compose_deliver(after, document);
+        delay_counts_add(&after->delays[document->dataset], document, after->step);
+        after->delivered_tokens += document->length;
     }
     plan->loss_denominator = p->options.loss_denominator == LOSS_CONSTANT ? p->options.step_tokens
                                                                           : plan->label_tokens;

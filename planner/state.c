@@ -210,6 +210,32 @@ bool plan_state_conserves(const struct plan_state *state) {
     return conserves;
 }
 
+static uint64_t delay_saturated(unsigned __int128 token_steps) {
+    return token_steps < PLAN_STATE_NUMBER_MAX ? (uint64_t)token_steps : PLAN_STATE_NUMBER_MAX;
+}
+
+void delay_counts_add(struct delay_counts *delays, const struct document *document, uint64_t step) {
+    uint64_t delay = step > document->nominal_step ? step - document->nominal_step : 0;
+    delays->delivered_tokens += document->length;
+    delays->delivered_documents += document->offset == 0;
+    delays->delay_token_steps = delay_saturated(delays->delay_token_steps +
+                                                (unsigned __int128)document->length * delay);
+    delays->delay_max = delay > delays->delay_max ? delay : delays->delay_max;
+    delays->tokens_by_delay[delay < DELAY_BUCKETS ? delay : DELAY_BUCKETS - 1] += document->length;
+}
+
+void delay_counts_join(struct delay_counts *delays, const struct delay_counts *others) {
+    delays->delivered_tokens += others->delivered_tokens;
+    delays->delivered_documents += others->delivered_documents;
+    delays->delay_token_steps = delay_saturated((unsigned __int128)delays->delay_token_steps +
+                                                others->delay_token_steps);
+    delays->delay_max = others->delay_max > delays->delay_max ? others->delay_max
+                                                              : delays->delay_max;
+    for (uint32_t delay = 0; delay < DELAY_BUCKETS; delay++) {
+        delays->tokens_by_delay[delay] += others->tokens_by_delay[delay];
+    }
+}
+
 uint64_t delay_percentile(const struct delay_counts *delays, unsigned percent) {
     uint64_t seen = 0;
     for (uint32_t delay = 0; delay < DELAY_BUCKETS; delay++) {

@@ -33,6 +33,10 @@ struct delay_counts {
     uint64_t early_documents; /* likewise */
 };
 
+/* Counts a part that `step` delivers; and what others counted, but for what is ahead of a front. */
+void delay_counts_add(struct delay_counts *delays, const struct document *document, uint64_t step);
+void delay_counts_join(struct delay_counts *delays, const struct delay_counts *others);
+
 /* Smallest delay that at least `percent` of the delivered tokens do not exceed. */
 uint64_t delay_percentile(const struct delay_counts *delays, unsigned percent);
 

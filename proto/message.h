@@ -73,9 +73,12 @@ Ballast__V1__DatasetStatus *message_dataset(struct arena *arena, const struct pl
                                             uint32_t dataset, const char *name, uint64_t documents,
                                             uint64_t tokens);
 
-/* One dataset's delays, weighted by tokens: p50 and p99 are the smallest delays that at least this
- * share of the tokens does not exceed, 0 when nothing was delivered. */
-Ballast__V1__DatasetDelay *message_delay(struct arena *arena, const struct plan_state *state,
-                                         uint32_t dataset, const char *name);
+/* Delays of datasets or domains, weighted by tokens: p50 and p99 are the smallest delays that at
+ * least this share of the tokens does not exceed, 0 when nothing was delivered. `name` gives that
+ * of each. */
+Ballast__V1__DatasetDelay **message_delays(struct arena *arena, const struct delay_counts *delays,
+                                           uint32_t count,
+                                           const char *(*name)(const void *context, uint32_t i),
+                                           const void *context);
 
 #endif

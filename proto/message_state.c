@@ -167,9 +167,9 @@ Ballast__V1__DatasetStatus *message_dataset(struct arena *arena, const struct pl
     return out->name == NULL ? NULL : out;
 }
 
-Ballast__V1__DatasetDelay *message_delay(struct arena *arena, const struct plan_state *state,
-                                         uint32_t dataset, const char *name) {
-    const struct delay_counts *delays = &state->delays[dataset];
+static Ballast__V1__DatasetDelay *message_delay(struct arena *arena,
+                                                const struct delay_counts *delays, uint64_t tokens,
+                                                const char *name) {
     Ballast__V1__DatasetDelay *out = message_create(arena, &ballast__v1__dataset_delay__descriptor);
     if (out == NULL) {
         return NULL;
@@ -178,6 +178,9 @@ Ballast__V1__DatasetDelay *message_delay(struct arena *arena, const struct plan_
     out->p50 = delay_percentile(delays, 50);
     out->p99 = delay_percentile(delays, 99);
     out->max = delays->delay_max;
+    out->documents = delays->delivered_documents;
+    out->tokens = delays->delivered_tokens;
+    out->share_ppm = message_ratio(delays->delivered_tokens, PPM, tokens, PPM);
     out->name = arena_strdup(arena, name);
     out->histogram = arena_array(arena, DELAY_BUCKETS, sizeof *out->histogram);
     if (out->name == NULL || out->histogram == NULL) {
@@ -187,5 +190,23 @@ Ballast__V1__DatasetDelay *message_delay(struct arena *arena, const struct plan_
         out->histogram[delay] = delays->tokens_by_delay[delay];
     }
     out->n_histogram = DELAY_BUCKETS;
+    return out;
+}
+
+Ballast__V1__DatasetDelay **message_delays(struct arena *arena, const struct delay_counts *delays,
+                                           uint32_t count,
+                                           const char *(*name)(const void *context, uint32_t i),
+                                           const void *context) {
+    Ballast__V1__DatasetDelay **out = arena_array(arena, count, sizeof *out);
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        tokens += delays[i].delivered_tokens;
+    }
+    for (uint32_t i = 0; out != NULL && i < count; i++) {
+        out[i] = message_delay(arena, &delays[i], tokens, name(context, i));
+        if (out[i] == NULL) {
+            return NULL;
+        }
+    }
     return out;
 }

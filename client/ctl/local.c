@@ -6,6 +6,7 @@
  * step 0. "Now" is behind the newest stored step, as for a daemon. */
 #include "client/ctl/answers.h"
 #include "client/ctl/stream.h"
+#include "corpus/domains.h"
 #include "daemon/history.h"
 #include "daemon/job.h"
 #include "daemon/store.h"
@@ -266,28 +267,40 @@ static int local_corpus(struct ctl *ctl, Ballast__V1__CorpusResponse **out) {
     return 0;
 }
 
+/* As far as they follow from the state. */
+static int local_domains(struct ctl *ctl, Ballast__V1__DelaysResponse *out) {
+    const struct domains *domains = catalog_domains(ctl->local->catalog);
+    if (domains == NULL || domains_filed(domains)) {
+        return 0;
+    }
+    struct domain_tally *tally = domain_tally_create(domains);
+    if (tally == NULL) {
+        return -ENOMEM;
+    }
+    domain_tally_begin(tally, domains, ctl->local->stream.state);
+    out->n_domains = tally->count;
+    out->domains = message_delays(&ctl->arena, tally->counts, tally->count, domains_name, domains);
+    free(tally);
+    return out->domains == NULL ? -ENOMEM : 0;
+}
+
 static int local_delays(struct ctl *ctl, Ballast__V1__DelaysResponse **out) {
     int rc = local_now(ctl);
     if (rc < 0) {
         return rc;
     }
     const struct catalog *catalog = ctl->local->catalog;
-    uint32_t count = catalog_count(catalog);
     Ballast__V1__DelaysResponse *response = message_create(
         &ctl->arena, &ballast__v1__delays_response__descriptor);
-    Ballast__V1__DatasetDelay **all = arena_array(&ctl->arena, count, sizeof(void *));
-    if (response == NULL || all == NULL) {
+    if (response == NULL) {
         return no_memory(ctl);
     }
-    for (uint32_t i = 0; i < count; i++) {
-        all[i] = message_delay(&ctl->arena, ctl->local->stream.state, i,
-                               dataset_name(catalog_dataset(catalog, i)));
-        if (all[i] == NULL) {
-            return no_memory(ctl);
-        }
+    response->n_datasets = catalog_count(catalog);
+    response->datasets = message_delays(&ctl->arena, ctl->local->stream.state->delays,
+                                        catalog_count(catalog), catalog_name, catalog);
+    if (response->datasets == NULL || local_domains(ctl, response) < 0) {
+        return no_memory(ctl);
     }
-    response->n_datasets = count;
-    response->datasets = all;
     *out = response;
     return 0;
 }

@@ -299,6 +299,9 @@ static int measure_step(struct meter *meter, struct measurement *out, const stru
     meter->token_delays += token_delays;
     measure_tokens(meter, &out->outcome, plan->tokens);
     measure_long(meter, plan);
+    if (out->domains != NULL) {
+        domain_tally_add(out->domains, meter->options->domains, plan);
+    }
     measure_balance(&out->outcome, plan);
     measure_time(&out->outcome, &time);
     out->steps[out->outcome.steps++] = (struct step_sample){
@@ -308,6 +311,10 @@ static int measure_step(struct meter *meter, struct measurement *out, const stru
         .plan_ns = plan->plan_ns,
         .step_ns = time.step_ns,
     };
+    if (out->domains != NULL && out->domains->error.code < 0) {
+        *error = out->domains->error;
+        return error->code;
+    }
     return 0;
 }
 
@@ -391,6 +398,16 @@ static int measure_steps(struct trial *trial, const char *what, struct meter *me
     return rc == -ENOENT ? 0 : rc;
 }
 
+static int measure_domains(const struct measure_options *options, struct measurement *out,
+                           struct error *error) {
+    out->domains = domain_tally_create(options->domains);
+    if (out->domains == NULL) {
+        return error_set(error, -ENOMEM, "no memory to count domains; free some memory");
+    }
+    out->domains->since = out->domains->step = options->warm_up;
+    return 0;
+}
+
 int measure(struct trial *trial, const char *what, const struct measure_options *options,
             struct measurement *out, struct error *error) {
     struct meter meter;
@@ -404,6 +421,9 @@ int measure(struct trial *trial, const char *what, const struct measure_options 
         rc = out->steps != NULL && out->loads != NULL
                  ? 0
                  : error_set(error, -ENOMEM, "no memory for %" PRIu64 " steps", options->steps);
+    }
+    if (rc == 0 && options->domains != NULL) {
+        rc = measure_domains(options, out, error);
     }
     if (rc == 0) {
         rc = measure_steps(trial, what, &meter, out, error);
@@ -422,7 +442,9 @@ int measure(struct trial *trial, const char *what, const struct measure_options 
 }
 
 void measurement_deinit(struct measurement *measurement) {
+    free(measurement->domains);
     free(measurement->loads);
+    measurement->domains = NULL;
     free(measurement->steps);
     measurement->loads = NULL;
     measurement->steps = NULL;

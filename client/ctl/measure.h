@@ -7,6 +7,7 @@
 #define BALLAST_CTL_MEASURE_H
 
 #include "client/ctl/scenario.h"
+#include "corpus/domains.h"
 #include "planner/calibrate.h"
 
 #include <stdio.h>
@@ -21,6 +22,7 @@ struct measure_options {
     uint64_t warm_up;               /* before them */
     struct step_time_options times; /* shape and mesh come from the trial */
     bool vary;                      /* whether variants_ns is wanted */
+    const struct domains *domains;  /* by which delivery is counted; NULL: not */
     /* Asked after every counted step, with outcome.steps and steps up to date: true ends the trial
      * there. NULL: never. */
     bool (*enough)(void *context, const struct measurement *so_far);
@@ -87,6 +89,7 @@ struct measurement {
     struct step_sample *steps;       /* outcome.steps of them; owned */
     uint64_t delays[MEASURE_DELAYS]; /* tokens by delay */
     struct step_time_model model;
+    struct domain_tally *domains;           /* of the counted steps, or NULL; owned */
     struct step_load *loads;                /* of the first counted step; owned */
     struct step_time first;                 /* and its time */
     uint64_t variants_ns[MEASURE_VARIANTS]; /* sum of step times, in long runs from some of the

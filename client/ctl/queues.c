@@ -150,6 +150,31 @@ static void print_delays(const Ballast__V1__DelaysResponse *response) {
     table_deinit(&table);
 }
 
+static void print_domains(const Ballast__V1__DelaysResponse *response) {
+    static const struct table_column columns[] = {
+        {"NAME", TABLE_LEFT, 0},   {"DOCS", TABLE_RIGHT, 0},    {"TOKENS", TABLE_RIGHT, 0},
+        {"SHARE", TABLE_RIGHT, 0}, {"MEAN", TABLE_RIGHT, 0},    {"P99", TABLE_RIGHT, 0},
+        {"MAX", TABLE_RIGHT, 0},   {"DELAYED", TABLE_RIGHT, 0},
+    };
+    struct table table;
+    printf("\nby domain, since step %" PRIu64 "\n", response->domains_since);
+    table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (size_t i = 0; i < response->n_domains; i++) {
+        const Ballast__V1__DatasetDelay *domain = response->domains[i];
+        uint64_t at_once = domain->n_histogram > 0 ? domain->histogram[0] : 0;
+        table_cell(&table, "%s", domain->name);
+        table_cell(&table, "%" PRIu64, domain->documents);
+        table_cell(&table, "%s", units_count(domain->tokens).text);
+        table_cell(&table, "%s", units_share(domain->share_ppm).text);
+        table_cell(&table, "%s", units_milli(domain->mean_milli).text);
+        table_cell(&table, "%" PRIu64, domain->p99);
+        table_cell(&table, "%" PRIu64, domain->max);
+        table_cell(&table, "%s", units_count(domain->tokens - at_once).text);
+    }
+    table_print(&table, stdout);
+    table_deinit(&table);
+}
+
 /* Delays of 0, 1, 2, then 3-4, 5-8, 9-16 and so on; `last` has no end. */
 static void histogram_cells(struct table *table, const Ballast__V1__DatasetDelay *delay,
                             uint64_t tokens) {
@@ -199,10 +224,11 @@ static void print_histograms(const Ballast__V1__DelaysResponse *response) {
 }
 
 int ctl_delays(struct ctl *ctl, int argc, char **argv) {
-    ctl_parse_none(ctl,
-                   "Shows by how many steps delivered tokens came later than reading order alone "
-                   "would have brought them.",
-                   argc, argv);
+    ctl_parse_none(
+        ctl,
+        "Shows by how many steps delivered tokens came later than reading order alone "
+        "would have brought them; by dataset and, where the config names any, by domain.",
+        argc, argv);
     Ballast__V1__DelaysResponse *response;
     int rc = answers_choose(ctl, false)->delays(ctl, &response);
     if (rc < 0) {
@@ -212,6 +238,9 @@ int ctl_delays(struct ctl *ctl, int argc, char **argv) {
         print_message(&response->base);
     } else {
         print_delays(response);
+        if (response->n_domains > 0) {
+            print_domains(response);
+        }
         putchar('\n');
         print_histograms(response);
     }

@@ -164,6 +164,10 @@ int scenario_config(const struct scenario *scenario, const char *policy, const c
     return config_load(scenario->config, all, count, out, error);
 }
 
+const struct domains *scenario_domains(const struct scenario *scenario) {
+    return scenario->catalog == NULL ? NULL : catalog_domains(scenario->catalog);
+}
+
 static int trial_source(struct trial *trial, struct scenario *scenario, struct error *error) {
     const struct corpus_source_options *reading = &trial->config->source;
     int rc = 0;

@@ -51,6 +51,9 @@ const char *scenario_source(const struct scenario *scenario);
 int scenario_config(const struct scenario *scenario, const char *policy, const char *seed,
                     struct config **out, struct error *error);
 
+/* The domains of the corpus, once a trial has opened it; NULL without. */
+const struct domains *scenario_domains(const struct scenario *scenario);
+
 /* Whether a policy (as trial_open takes it) fills windows of fixed size, for which it cuts. */
 bool scenario_policy_is_fixed(const char *name);
 

@@ -42,6 +42,7 @@ static int row_measure(struct simulation *simulation, const char *policy, const 
     if (rc == 0) {
         options.warm_up = warm_up_of(simulation, trial.config);
         options.vary = simulation_compares(simulation);
+        options.domains = scenario_domains(&simulation->scenario);
         row->policy = policy;
         row->seed = trial.config->source.order.seed;
         rc = measure(&trial, policy, &options, &row->measured, error);

@@ -116,9 +116,52 @@ static void print_variants(const struct row *rows, size_t count) {
     table_deinit(&table);
 }
 
+static uint64_t domain_share_ppm(const struct domain_tally *tally, uint32_t domain) {
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < tally->count; i++) {
+        tokens += tally->counts[i].delivered_tokens;
+    }
+    uint64_t own = tally->counts[domain].delivered_tokens;
+    return tokens == 0 ? 0 : (uint64_t)((unsigned __int128)own * 1000000 / tokens);
+}
+
+static uint64_t domain_delay_milli(const struct delay_counts *counts) {
+    return counts->delivered_tokens == 0 ? 0
+                                         : (uint64_t)((unsigned __int128)counts->delay_token_steps *
+                                                      1000 / counts->delivered_tokens);
+}
+
 static uint64_t prediction_ppm(const struct simulation *simulation, const struct row *row) {
     return (uint64_t)((unsigned __int128)row->measured.outcome.step_ns * 1000000 /
                       simulation->measured_step_ns);
+}
+
+/* What each policy does to a domain: its share of the tokens is that of the steps counted. */
+static void print_domains(const struct row *rows, size_t count, const struct domains *domains) {
+    static const struct table_column columns[] = {
+        {"NAME", TABLE_LEFT, 0},    {"DOMAIN", TABLE_LEFT, 0},   {"DOCS", TABLE_RIGHT, 0},
+        {"TOKENS", TABLE_RIGHT, 0}, {"SHARE", TABLE_RIGHT, 0},   {"DELAY", TABLE_RIGHT, 0},
+        {"MAX", TABLE_RIGHT, 0},    {"DELAYED", TABLE_RIGHT, 0},
+    };
+    struct table table;
+    table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (size_t i = 0; i < count; i++) {
+        const struct domain_tally *tally = rows[i].measured.domains;
+        for (uint32_t d = 0; d < tally->count; d++) {
+            const struct delay_counts *counts = &tally->counts[d];
+            table_cell(&table, "%s", rows[i].policy);
+            table_cell(&table, "%s", domains_name(domains, d));
+            table_cell(&table, "%" PRIu64, counts->delivered_documents);
+            table_cell(&table, "%s", units_count(counts->delivered_tokens).text);
+            table_cell(&table, "%s", units_share(domain_share_ppm(tally, d)).text);
+            table_cell(&table, "%s", units_milli(domain_delay_milli(counts)).text);
+            table_cell(&table, "%" PRIu64, counts->delay_max);
+            table_cell(&table, "%s",
+                       units_count(counts->delivered_tokens - counts->tokens_by_delay[0]).text);
+        }
+    }
+    table_print(&table, stdout);
+    table_deinit(&table);
 }
 
 static void print_prediction(const struct simulation *simulation, const struct row *row) {
@@ -169,6 +212,10 @@ void simulate_print(const struct simulation *simulation, const struct row *rows,
     printf("\nslowest over mean of micro-batches (PP), their attention, CP ranks, replicas,\n"
            "stages; and the parts of the critical path\n");
     print_causes(rows, count);
+    if (rows[0].measured.domains != NULL) {
+        printf("\ndelivered by domain\n");
+        print_domains(rows, count, scenario_domains(&simulation->scenario));
+    }
     if (rows[0].compared) {
         printf("\nwhat would change the gain\n");
         print_variants(rows, count);
@@ -185,6 +232,7 @@ struct row_member {
     const char *text;
     bool known;
     uint64_t value;
+    const struct domain_tally *domains; /* instead */
 };
 
 static int row_member_compare(const void *a, const void *b) {
@@ -203,9 +251,10 @@ static size_t row_members(const struct row *row, struct row_member members[ROW_M
         "speedup_attention_minus_ppm", "speedup_attention_plus_ppm", "speedup_chunks_minus_ppm",
         "speedup_chunks_plus_ppm"};
     size_t count = 0;
-    assert(outcome_fields() + MEASURE_VARIANTS + 3 <= ROW_MEMBERS_MAX);
+    assert(outcome_fields() + MEASURE_VARIANTS + 4 <= ROW_MEMBERS_MAX);
     members[count++] = (struct row_member){.name = "policy", .text = row->policy};
     members[count++] = (struct row_member){.name = "seed", .known = true, .value = row->seed};
+    members[count++] = (struct row_member){.name = "domains", .domains = row->measured.domains};
     members[count++] = row_speedup(row, "speedup_ppm", row->speedup_ppm);
     for (size_t v = 0; v < MEASURE_VARIANTS; v++) {
         members[count++] = row_speedup(row, variants[v], row->variants_ppm[v]);
@@ -218,14 +267,35 @@ static size_t row_members(const struct row *row, struct row_member members[ROW_M
     return count;
 }
 
-static void row_json(struct json *json, const struct row *row) {
+static void domains_json(struct json *json, const struct domain_tally *tally,
+                         const struct domains *domains) {
+    json_array_begin(json);
+    for (uint32_t i = 0; i < tally->count; i++) {
+        const struct delay_counts *counts = &tally->counts[i];
+        json_object_begin(json);
+        json_member_u64(json, "delay_max", counts->delay_max);
+        json_member_u64(json, "delay_mean_milli", domain_delay_milli(counts));
+        json_member_u64(json, "delayed_tokens",
+                        counts->delivered_tokens - counts->tokens_by_delay[0]);
+        json_member_u64(json, "documents", counts->delivered_documents);
+        json_member_string(json, "name", domains_name(domains, i));
+        json_member_u64(json, "share_ppm", domain_share_ppm(tally, i));
+        json_member_u64(json, "tokens", counts->delivered_tokens);
+        json_object_end(json);
+    }
+    json_array_end(json);
+}
+
+static void row_json(struct json *json, const struct row *row, const struct domains *domains) {
     struct row_member members[ROW_MEMBERS_MAX];
     size_t count = row_members(row, members);
     qsort(members, count, sizeof members[0], row_member_compare);
     json_object_begin(json);
     for (size_t i = 0; i < count; i++) {
         json_key(json, members[i].name);
-        if (members[i].text != NULL) {
+        if (members[i].domains != NULL) {
+            domains_json(json, members[i].domains, domains);
+        } else if (members[i].text != NULL) {
             json_text(json, members[i].text);
         } else if (members[i].known) {
             json_u64(json, members[i].value);
@@ -342,7 +412,7 @@ void simulate_print_json(const struct simulation *simulation, const struct confi
     json_key(&json, "rows");
     json_array_begin(&json);
     for (size_t i = 0; i < count; i++) {
-        row_json(&json, &rows[i]);
+        row_json(&json, &rows[i], scenario_domains(&simulation->scenario));
     }
     json_array_end(&json);
     json_object_end(&json);

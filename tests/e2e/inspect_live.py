@@ -6,6 +6,8 @@ import os
 import re
 import signal
 
+import numpy
+
 from world import ROOT, World, main, synthetic_documents, write_corpus
 
 
@@ -166,6 +168,113 @@ def test_delays_are_counted_by_dataset():
         assert {row[0] for row in rows[1:]} == {"long", "short"} and rows[1][1] == "0"
         assert all(len(line) <= 80 for line in text.splitlines()), text
         world.stop()
+
+
+def domains_of(plans, domain_of):
+    """{domain: [documents, tokens, tokens by delay]} of plans."""
+    counts = {}
+    for plan in plans:
+        for mb in plan["micro_batches"]:
+            for d in mb["documents"]:
+                row = counts.setdefault(domain_of(d["dataset"], d["document"]), [0, 0, [0] * 65])
+                row[0] += d["offset"] == 0
+                row[1] += d["length"]
+                row[2][min(max(0, plan["step"] - d["nominal_step"]), 64)] += d["length"]
+    return counts
+
+
+def check_domains(shown, plans, domain_of):
+    expected = domains_of(plans, domain_of)
+    tokens = sum(row[1] for row in expected.values())
+    assert {d["name"] for d in shown} == set(expected)
+    for d in shown:
+        row = expected[d["name"]]
+        assert [d["documents"], d["tokens"], d["histogram"]] == row, d["name"]
+        assert d["share_ppm"] == row[1] * 1000000 // tokens
+        assert d["mean_milli"] == sum(i * n for i, n in enumerate(row[2])) * 1000 // row[1]
+
+
+def planned(world, steps):
+    plans = world.ctl_json("--config", world.config_path, "plan", "--steps", f"0..{steps - 1}")["steps"]
+    return [{**plan, "plan_ns": 0} for plan in plans]
+
+
+def stopped(world, *arguments):
+    return world.ctl_json("--state", world.state, "--config", world.config_path, *arguments)
+
+
+def test_shares_and_delays_are_counted_by_domain_and_plans_do_not_know_of_it():
+    rng = numpy.random.default_rng(8)
+    tags = rng.integers(0, 3, 1200).astype("u1")
+    names = ["web", "code", "short"]
+
+    def domain_of(dataset, document):
+        return names[tags[document]] if dataset == 0 else "short"
+
+    with World() as world:
+        path = os.path.join(world.dir, "long.u1")
+        tags.tofile(path)
+        for name, longest, seed in (("long", 8000, 6), ("short", 700, 7)):
+            write_corpus(os.path.join(world.dir, name), synthetic_documents(seed, 1200, longest))
+        datasets = [(name, os.path.join(world.dir, name), 1) for name in ("long", "short")]
+        world.config(datasets, {"plan": {"window": 8192, "micro_batches": 4}})
+        plans = planned(world, 60)
+        with open(world.config_path, "a") as f:
+            f.write("[dataset long]\ndomain_file = long.u1\ndomain_names = web, code,short\n")
+        assert planned(world, 60) == plans, "plans know of domains"
+        world.start()
+        world.rank(steps=5).finish(60)
+        newest = settled(world)["next_step"]
+        delays = world.live("delays")
+        assert delays["domains_since"] == 0
+        check_domains(delays["domains"], plans[:newest], domain_of)
+        text = world.ctl("--socket", world.socket, "delays").stdout
+        assert "by domain, since step 0" in text and all(len(line) <= 80 for line in text.splitlines()), text
+        world.stop()
+        assert stopped(world, "delays")["domains"] == [], "what was counted is gone with the daemon"
+        world.start()
+        world.rank(steps=2).finish(60)
+        newest = settled(world)["next_step"]
+        delays = world.live("delays")
+        since = delays["domains_since"]
+        assert 0 < since <= 5, "counted anew from where it went on"
+        check_domains(delays["domains"], plans[since:newest], domain_of)
+        os.truncate(path, 1000)
+        world.rank(steps=30).finish(60)
+        warning, = world.live("status")["warnings"]
+        assert warning.startswith("domains are counted up to step ") and "long.u1: " in warning, warning
+        still = int(warning.split()[6])
+        check_domains(world.live("delays")["domains"], plans[since:still], domain_of)
+        world.stop()
+        done = world.ctl("--config", world.config_path, "corpus", expect=1)
+        assert "domains of 'long': " in done.stderr and "1000 bytes, and " in done.stderr, done.stderr
+
+
+def test_domains_of_whole_datasets_are_known_since_step_0_and_simulated():
+    with small_world() as world:
+        with open(world.config_path, "a") as f:
+            f.write("[dataset d]\ndomain = web\n")
+        world.start()
+        for d in range(2):
+            for c in range(2):
+                world.rank(d, cp=c, steps=4)
+        for rank in world.ranks:
+            rank.finish(60)
+        world.stop()
+        world.start()
+        world.wait_for(lambda: world.live("delays")["domains"], "a step is planned")
+        delays = world.live("delays")
+        web, = delays["domains"]
+        assert delays["domains_since"] == 0 and {**web, "name": "d"} == delays["datasets"][0]
+        world.stop()
+        web, = stopped(world, "delays")["domains"]
+        assert web["name"] == "web" and web["tokens"] > 0
+        done = world.ctl("--json", "--config", world.config_path, "simulate", "--policies", "plain,wlb:level",
+                         "--steps", 5, "--warm-up", 3)
+        for row in json.loads(done.stdout)["rows"]:
+            web, = row["domains"]
+            assert (web["name"], web["tokens"], web["share_ppm"]) == ("web", row["tokens"], 1000000)
+            assert web["delay_mean_milli"] == row["delay_mean_milli"] and web["delay_max"] == row["delay_max"]
 
 
 def test_time_that_ranks_wait_is_reported():

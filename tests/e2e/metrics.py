@@ -249,9 +249,16 @@ def test_hostile_peers_are_bounded_in_number_size_and_time_and_ranks_do_not_noti
 
 def test_promtool_accepts_the_metrics_and_the_alerts():
     with monitored() as world:
-        world.start()
+        world.start("--set", "dataset.d.domain=web")
         world.rank(0, cp=0, steps=3).finish(60)
         text = ask(world, "/metrics")[2]
+        families, web = parse(text), world.live("delays")["domains"][0]
+        figures = {"documents_total": web["documents"], "tokens_total": web["tokens"], "delay_max_steps": web["max"],
+                   "delayed_tokens_total": web["tokens"] - web["histogram"][0]}
+        for name, value in figures.items():
+            assert total(families, f"ballast_domain_{name}", domain="web") == value > 0 or name.startswith("delay"), name
+        steps = total(families, "ballast_domain_delay_token_steps_total", domain="web")
+        assert steps * 1000 // web["tokens"] == web["mean_milli"]
         promtool("check", "metrics", input=text)
         world.stop()
     promtool("check", "rules", RULES)

@@ -215,7 +215,7 @@ static void unknown_names_suggest_the_nearest(void **state) {
     expect_refusal("[plann]\n", "test.conf:1: unknown section [plann]; did you mean [plan]?");
     expect_refusal("[zzzzzzzz]\n", "unknown section [zzzzzzzz]");
     expect_refusal("[plan]\nxyzzyxyzzy = 5\n", "unknown key xyzzyxyzzy in [plan]");
-    expect_refusal("[dataset a]\npth = 5\n", "a dataset has path and weight");
+    expect_refusal("[dataset a]\npth = 5\n", "a dataset has path, weight, domain");
     expect_refusal("[dataset a b]\npath = x\n", "a dataset's name is 1 to 40");
     expect_refusal("[dataset 0123456789012345678901234567890123456789x]\npath = x\n",
                    "a dataset's");
@@ -232,6 +232,13 @@ static void refused_values_are_named_with_what_is_allowed(void **state) {
         {"[plan]\nwindow = soon\n",
          "test.conf:4: plan.window = soon is not allowed: it takes 1 to 67108864 tokens"},
         {"[plan]\nwindow = 0\n", "it takes 1 to"},
+        {"[dataset x]\npath = x\ndomain = a b\n",
+         "dataset.x.domain = a b is not allowed: it takes a name"},
+        {"[dataset x]\npath = x\ndomain = a,b\n", "it takes a name of 1 to 40"},
+        {"[dataset x]\npath = x\ndomain = a\ndomain_file = f\ndomain_names = a\n", "remove either"},
+        {"[dataset x]\npath = x\ndomain_file = f\n", "needs domain_names beside it"},
+        {"[dataset x]\npath = x\ndomain_names = a\n", "needs domain_file"},
+        {"[dataset x]\npath = x\ndomain_file = f\ndomain_names = a,a\n", "different names"},
         {"[plan]\nwindow = 65m\n", "it takes 1 to"},
         {"[plan]\nwindow = 18446744073709551616\n", "it takes 1 to"},
         {"[plan]\nwindow = -1\n", "it takes 1 to"},

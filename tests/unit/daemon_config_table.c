@@ -271,6 +271,7 @@ static const struct {
     {"slab.numa_node", {"any", "1"}},
     {"dataset.books.weight", {"0.000001", "1000000", "2.50"}},
     {"dataset.z-1_.path", {"/p", "q"}},
+    {"dataset.books.domain", {"web", "a-b.c_9"}},
 };
 
 #define SAMPLES (sizeof samples / sizeof samples[0])

@@ -107,8 +107,8 @@ static int tear_down(void **state) {
 
 static struct ahead *started(void) {
     struct ahead *ahead = NULL;
-    check(ahead_start(world.schedule, &world.source, schedule_state_create(world.schedule), wake,
-                      NULL, &ahead, &world.error));
+    check(ahead_start(world.schedule, &world.source, NULL, schedule_state_create(world.schedule),
+                      wake, NULL, &ahead, &world.error));
     return ahead;
 }
 

@@ -100,7 +100,7 @@ static void sections_are_refused_by_line_and_name(void **state) {
     expect_refusal(JOB "[from 20]\n[dataset x]\npath = x\n", "[dataset x] stands behind");
     expect_refusal(JOB "[from 20]\ndp = 4\n", "unknown key dp in [from 20]; write section.key");
     expect_refusal(JOB "[from 20]\nparallel.pd = 4\n", "did you mean [parallel]");
-    expect_refusal(JOB "[from 20]\ndataset.x.pth = 4\n", "a dataset has path and weight");
+    expect_refusal(JOB "[from 20]\ndataset.x.pth = 4\n", "a dataset has path, weight, domain");
     expect_refusal(JOB "[from 20]\nparallel.dp = 4\nparallel.dp = 6\n",
                    "test.conf:12: [from 20] parallel.dp is set twice, first on line 11");
     expect_refusal(JOB "[from 20]\nparallel.dp = many\n",
@@ -129,6 +129,9 @@ static void what_lasts_as_long_as_the_job_is_refused(void **state) {
     expect_refusal(JOB "[from 20]\ndataset.books.path = other\n", "a dataset keeps its files");
     expect_refusal(JOB "[from 20]\ndataset.x.path = x\n[from 30]\ndataset.x.path = y\n",
                    "test.conf:13: dataset.x.path = ");
+    expect_refusal(
+        JOB "[from 20]\ndataset.books.domain = web\n",
+        "dataset.books.domain = web is not allowed: a dataset keeps its files and domains");
     expect_refusal(JOB "[from 20]\ndataset.x.weight = 2\n", "[dataset x] has no path");
     expect_refusal(JOB "[from 20]\ndataset.books.weight = 0\n", "it takes 0.000001");
 }

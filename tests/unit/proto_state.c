@@ -173,6 +173,18 @@ static void a_dataset_is_what_its_cursor_and_its_deliveries_say(void **state) {
     plan_state_destroy(made);
 }
 
+static const char *name_given(const void *context, uint32_t i) {
+    (void)i;
+    return context;
+}
+
+static Ballast__V1__DatasetDelay *delay_of(struct arena *arena, const struct plan_state *made,
+                                           uint32_t dataset, const char *name) {
+    Ballast__V1__DatasetDelay **all = message_delays(arena, &made->delays[dataset], 1, name_given,
+                                                     name);
+    return all == NULL ? NULL : all[0];
+}
+
 static void shares_do_not_overflow(void **state) {
     (void)state;
     struct arena arena;
@@ -182,7 +194,7 @@ static void shares_do_not_overflow(void **state) {
     made->delays[0].delivered_tokens = UINT64_MAX / 2;
     made->delays[0].delay_token_steps = UINT64_MAX - 1;
     assert_int_equal(message_dataset(&arena, made, 0, "man", 1, 1)->share_ppm, 499999);
-    assert_int_equal(message_delay(&arena, made, 0, "man")->mean_milli, 2000);
+    assert_int_equal(delay_of(&arena, made, 0, "man")->mean_milli, 2000);
     arena_deinit(&arena);
     plan_state_destroy(made);
 }
@@ -207,7 +219,7 @@ static void delays_are_weighted_by_tokens(void **state) {
     struct plan_state *made = make_state();
     struct delay_counts *delays = &made->delays[1];
     arena_init(&arena, 1u << 20);
-    Ballast__V1__DatasetDelay *delay = message_delay(&arena, made, 1, "perl");
+    Ballast__V1__DatasetDelay *delay = delay_of(&arena, made, 1, "perl");
     assert_string_equal(delay->name, "perl");
     assert_int_equal(delay->mean_milli, 0);
     assert_int_equal(delay->p50, 0);
@@ -219,12 +231,12 @@ static void delays_are_weighted_by_tokens(void **state) {
         delays->tokens_by_delay[bucket] += tokens % 37;
         delays->delivered_tokens += tokens % 37;
         delays->delay_token_steps += tokens % 37 * (uint64_t)bucket;
-        delay = message_delay(&arena, made, 1, "perl");
+        delay = delay_of(&arena, made, 1, "perl");
         assert_int_equal(delay->p50, percentile_by_counting(delays, 50));
         assert_int_equal(delay->p99, percentile_by_counting(delays, 99));
     }
     delays->delay_max = 71;
-    delay = message_delay(&arena, made, 1, "perl");
+    delay = delay_of(&arena, made, 1, "perl");
     assert_int_equal(delay->max, 71);
     assert_int_equal(delay->mean_milli,
                      delays->delay_token_steps * 1000 / delays->delivered_tokens);
@@ -247,7 +259,7 @@ static void a_full_arena_is_null_at_every_allocation(void **state) {
         dataset = message_dataset(&arena, made, 0, "man", 1, 1) != NULL;
         assert_true(dataset || arena.full);
         arena_reset(&arena);
-        delay = message_delay(&arena, made, 0, "man") != NULL;
+        delay = delay_of(&arena, made, 0, "man") != NULL;
         assert_true(delay || arena.full);
         arena_deinit(&arena);
     }
