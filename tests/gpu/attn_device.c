@@ -2,8 +2,9 @@
  *
  *   attn_device probes [FILE]    single instructions against the emulator's answers; the device's
  *                                own, raw floats, into FILE
- *   attn_device check [DIM]      every problem of the kernels' tests against the reference, and
- *                                what is to be the same bits twice; of one head dimension
+ *   attn_device check [DIM [N]]  every problem of the kernels' tests against the reference, and
+ *                                what is to be the same bits twice; of one head dimension, the
+ *                                first N
  *   attn_device time             useful TFLOP/s, median of 10, of whole documents and fragments
  *
  * The tests' own world runs unchanged, on the host's side of buffers that have copies on the
@@ -346,12 +347,12 @@ static void check_problem(uint32_t index, uint32_t head_dim, uint32_t flags) {
            errors.dk, errors.dv);
 }
 
-/* Of one head dimension, or both. */
-static void run_check(uint32_t only) {
+/* Of one head dimension, or both (0). */
+static void run_check(uint32_t only, uint32_t count) {
     const uint32_t second = BALLAST_ATTN_ZERO_TAILS | BALLAST_ATTN_DETERMINISTIC |
                             BALLAST_ATTN_FLOAT_DKDV;
     for (uint32_t head_dim = 128; head_dim >= 64; head_dim -= 64) {
-        for (uint32_t i = 0; i < attn_problem_count() && (only == 0 || only == head_dim); i++) {
+        for (uint32_t i = 0; i < count && (only == 0 || only == head_dim); i++) {
             check_problem(i, head_dim, 0);
             check_problem(i, head_dim, second);
         }
@@ -371,22 +372,21 @@ struct timed {
 
 static struct ballast_attn_tensor timed_tensor(uint32_t rows, uint32_t heads, uint32_t head_dim,
                                                uint64_t *random) {
+    static uint16_t drawn[DRAWN];
     size_t elements = (size_t)rows * heads * head_dim;
-    uint16_t *data = malloc(elements * sizeof *data);
-    uint64_t memory = memory_open(elements * sizeof *data);
-    assert(data != NULL);
+    uint64_t memory = memory_open(elements * sizeof *drawn);
     for (size_t i = 0; i < elements && i < DRAWN; i++) {
         double sum = 0; /* nearly normal; zeros would be too fast */
         for (int j = 0; j < 4; j++) {
             sum += (double)splitmix_between(random, 0, 65535) / 65536 - 0.5;
         }
-        data[i] = (uint16_t)bf16_of((float)(1.7 * sum));
+        drawn[i] = (uint16_t)bf16_of((float)(1.7 * sum));
     }
-    for (size_t i = DRAWN; i < elements; i++) {
-        data[i] = data[i - DRAWN];
+    for (size_t done = 0, part; done < elements; done += part) {
+        part = elements - done < DRAWN ? elements - done : DRAWN;
+        require(cuda.copy_in(memory + done * sizeof *drawn, drawn, part * sizeof *drawn),
+                "copying to the device");
     }
-    require(cuda.copy_in(memory, data, elements * sizeof *data), "copying to the device");
-    free(data);
     return (struct ballast_attn_tensor){(void *)(uintptr_t)memory, (int64_t)heads * head_dim,
                                         head_dim};
 }
@@ -480,32 +480,40 @@ static double timed_run(struct timed *timed, attn_pass *pass) {
     return (double)times[RUNS / 2];
 }
 
-static void time_problem(const struct attn_problem *problem) {
+/* Useful TFLOP/s. */
+struct speed {
+    double forward;
+    double backward;
+};
+
+static struct speed time_problem(const struct attn_problem *problem) {
     struct timed timed;
     timed_open(&timed, problem);
     double flops = 4 * timed.pairs * problem->shape.head_dim * problem->shape.q_heads;
     double forward_ms = timed_run(&timed, ballast_attn_forward);
     double backward_ms = timed_run(&timed, ballast_attn_backward);
+    struct speed speed = {flops / forward_ms / 1e9, 2.5 * flops / backward_ms / 1e9};
     printf("%-34s d%-3u forward %8.3f ms %5.0f TFLOP/s   backward %8.3f ms %5.0f TFLOP/s\n",
-           problem->name, problem->shape.head_dim, forward_ms, flops / forward_ms / 1e9,
-           backward_ms, 2.5 * flops / backward_ms / 1e9);
+           problem->name, problem->shape.head_dim, forward_ms, speed.forward, backward_ms,
+           speed.backward);
     (void)fflush(stdout);
     timed_close(&timed);
+    return speed;
 }
 
 /* 16k tokens as equal causal documents. */
-static void time_documents(int32_t length, uint32_t head_dim) {
+static struct speed time_documents(int32_t length, uint32_t head_dim) {
     char name[64];
     struct attn_problem problem = {.name = name, .shape = {head_dim, 32, 4, 0, 0}};
     (void)snprintf(name, sizeof name, "%d documents of %d", 16384 / length, length);
     for (int32_t row = 0; row < 16384; row += length) {
         attn_problem_add(&problem, row, length, row, length, 0);
     }
-    time_problem(&problem);
+    return time_problem(&problem);
 }
 
 /* A context-parallel rank's queries: pieces of `length` rows against a prefix of 16k keys. */
-static void time_fragments(int32_t length) {
+static struct speed time_fragments(int32_t length) {
     char name[64];
     struct attn_problem problem = {.name = name, .shape = {128, 32, 4, 0, 0}};
     int32_t pieces = 2048 / length < 64 ? 2048 / length : 64;
@@ -513,7 +521,7 @@ static void time_fragments(int32_t length) {
     for (int32_t i = 0; i < pieces; i++) {
         attn_problem_add(&problem, i * length, length, 0, 16384, 16384 - length);
     }
-    time_problem(&problem);
+    return time_problem(&problem);
 }
 
 /* Documents of very different lengths, none longer than a quarter. */
@@ -528,20 +536,34 @@ static void time_packed(void) {
         attn_problem_add(&problem, row, length, row, length, 0);
         row += length;
     }
-    time_problem(&problem);
+    (void)time_problem(&problem);
+}
+
+static void aim(const char *what, double found, double least) {
+    printf("%-34s %6.2f of %.2f: %s\n", what, found, least, found >= least ? "met" : "MISSED");
 }
 
 static void run_time(void) {
+    static const int32_t lengths[] = {16, 64, 128, 256, 1024};
+    struct speed whole = {0, 0};
+    struct speed pieces[sizeof lengths / sizeof *lengths];
     printf("32 query heads, 4 K/V heads, bf16, causal; useful work, median of %d\n", RUNS);
     for (int32_t length = 1024; length <= 16384; length *= 4) {
-        time_documents(length, 128);
-        time_documents(length, 64);
+        whole = time_documents(length, 128);
+        (void)time_documents(length, 64);
+    }
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        pieces[i] = time_fragments(lengths[i]);
     }
     time_packed();
-    static const int32_t lengths[] = {32, 64, 128, 256, 1024};
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        time_fragments(lengths[i]);
-    }
+    aim("forward, causal 16384, d128", whole.forward, 550);
+    aim("backward, causal 16384, d128", whole.backward, 400);
+    aim("64 rows of 16384, to whole, forward", pieces[1].forward / whole.forward, 0.85);
+    aim("64 rows of 16384, to whole, backward", pieces[1].backward / whole.backward, 0.85);
+}
+
+static uint32_t number(const char *text) {
+    return (uint32_t)strtoul(text, NULL, 10);
 }
 
 int main(int count, char **arguments) {
@@ -551,12 +573,13 @@ int main(int count, char **arguments) {
     if (strcmp(what, "probes") == 0) {
         run_probes(detail);
     } else if (strcmp(what, "check") == 0) {
-        run_check(detail != NULL ? (uint32_t)strtoul(detail, NULL, 10) : 0);
+        run_check(detail != NULL ? number(detail) : 0,
+                  count >= 4 ? number(arguments[3]) : attn_problem_count());
     } else if (strcmp(what, "time") == 0) {
         run_time();
         return 0;
     } else {
-        printf("usage: attn_device probes [FILE] | check [64 | 128] | time\n");
+        printf("usage: attn_device probes [FILE] | check [64 | 128 [N]] | time\n");
         return 2;
     }
     printf("%d passed, %d failed\n", passed, failed);

@@ -21,6 +21,7 @@ HEADS, KV_HEADS, WIDTH = 32, 4, 128
 ROWS, FRAGMENT_ROWS = 16384, 2048
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 DEVICE = "cuda"
+WARM_UP, REPEATS = 3, 10
 
 
 class Prefix:
@@ -46,16 +47,16 @@ def drawn(rows, heads):
     return torch.randn(rows, heads, WIDTH, device=DEVICE, dtype=torch.bfloat16)
 
 
-def milliseconds(run, repeats=10):
+def milliseconds(run):
     times = []
-    for i in range(-3, repeats):
+    for i in range(-WARM_UP, REPEATS):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         run()
         end.record()
         end.synchronize()
         times += [start.elapsed_time(end)] if i >= 0 else []
-    return sorted(times)[repeats // 2]
+    return sorted(times)[REPEATS // 2]
 
 
 def timed(forward, leaves, d_o):

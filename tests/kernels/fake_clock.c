@@ -73,6 +73,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device);
 int cuDevicePrimaryCtxRetain(void **context, int device);
 int cuDevicePrimaryCtxRelease_v2(int device);
 int cuCtxSetCurrent(void *context);
+int cuCtxSynchronize(void);
 int cuModuleLoadData(void **module, const void *image);
 int cuModuleUnload(void *module);
 int cuModuleGetFunction(void **out, void *module, const char *name);
@@ -85,6 +86,7 @@ int cuMemAlloc_v2(uint64_t *memory, size_t bytes);
 int cuMemFree_v2(uint64_t memory);
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *bytes);
 int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes);
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes);
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream);
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream);
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream);
@@ -164,6 +166,10 @@ int cuDevicePrimaryCtxRelease_v2(int device) {
 
 int cuCtxSetCurrent(void *context) {
     return context == &clock_us ? SUCCESS : INVALID_VALUE;
+}
+
+int cuCtxSynchronize(void) {
+    return SUCCESS;
 }
 
 int cuModuleLoadData(void **module, const void *image) {
@@ -247,6 +253,11 @@ int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
         return INVALID_VALUE;
     }
     memcpy((void *)(uintptr_t)to, from, bytes);
+    return SUCCESS;
+}
+
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
+    memcpy(to, (const void *)(uintptr_t)from, bytes);
     return SUCCESS;
 }
 

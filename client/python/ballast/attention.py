@@ -25,7 +25,7 @@ from typing import Any, Callable, List, Optional, Tuple
 import torch
 
 from .batch import Batch, Layout
-from .errors import InvalidArgument, Unavailable, Unsupported
+from .errors import Disagreement, InvalidArgument, TimedOut, Unavailable, Unsupported
 
 DETERMINISTIC, ZERO_TAILS, FLOAT_DKDV = 1, 2, 4
 ABI = 1
@@ -84,10 +84,13 @@ def library() -> ctypes.CDLL:
     return _library
 
 
+_KINDS = {errno.EINVAL: InvalidArgument, errno.E2BIG: InvalidArgument, errno.ENOSPC: InvalidArgument,
+          errno.EPROTO: Disagreement, errno.ETIMEDOUT: TimedOut}
+
+
 def _check(code: int, error: _Error) -> None:
     if code != 0:
-        wrong = -code in (errno.EINVAL, errno.E2BIG, errno.ENOSPC)
-        raise (InvalidArgument if wrong else Unavailable)(error.text.decode(errors="replace"))
+        raise _KINDS.get(-code, Unavailable)(error.text.decode(errors="replace"))
 
 
 _opened: dict = {}  # of each device, for the life of the process

@@ -23,7 +23,7 @@ import torch
 
 from . import attention as at
 from .batch import Batch, Exchange, Layout
-from .errors import Disagreement, InvalidArgument, TimedOut, Unavailable, Unsupported
+from .errors import InvalidArgument, Unsupported
 
 DOCUMENT_BITS = 26  # documents of a pool's replicas have numbers of their own
 KEPT = 1
@@ -66,12 +66,6 @@ class _Call(ctypes.Structure):
                    ("stream", ctypes.c_void_p), ("flags", ctypes.c_uint32)])
 
 
-def _check(code: int, error: at._Error) -> None:
-    if code != 0:
-        kind = {errno.EPROTO: Disagreement, errno.ETIMEDOUT: TimedOut, errno.EINVAL: InvalidArgument}.get(-code, Unavailable)
-        raise kind(error.text.decode(errors="replace"))
-
-
 class Transport:
     """Moves bytes between the ranks of a group. `gather(object)` returns every rank's, in their order; it is asked
     only for the lists of a pool."""
@@ -93,7 +87,7 @@ def nccl(group: Any = None, deadline: float = 60.0) -> Transport:
     torch.cuda.current_stream()  # the device's context, current
     identity, handle = (ctypes.c_uint8 * ID_BYTES)(), ctypes.c_void_p()
     if rank == 0:
-        _check(at.library().ballast_nccl_id(identity, ctypes.byref(error)), error)
+        at._check(at.library().ballast_nccl_id(identity, ctypes.byref(error)), error)
 
     def gather(mine: Any) -> List[Any]:
         found: List[Any] = [None] * ranks
@@ -101,7 +95,7 @@ def nccl(group: Any = None, deadline: float = 60.0) -> Transport:
         return found
 
     identity = (ctypes.c_uint8 * ID_BYTES)(*gather(bytes(identity))[0])
-    _check(at.library().ballast_transport_nccl(ctypes.byref(handle), identity, rank, ranks, int(deadline * 1000),
+    at._check(at.library().ballast_transport_nccl(ctypes.byref(handle), identity, rank, ranks, int(deadline * 1000),
                                                ctypes.byref(error)), error)
     return Transport(handle, rank, ranks, gather)
 
@@ -182,10 +176,10 @@ class ExchangePlan:
         options = _Options(rank, ranks, q_heads, kv_heads, head_dim, 2, chunks, batch.rows, keys,
                            (_Home * len(homes))(*homes), len(homes), (_Work * len(works))(*works), len(works),
                            (ctypes.c_uint8 * 16)(*batch.plan_digest))
-        _check(library.ballast_exchange_create(ctypes.byref(self.exchange), ctypes.byref(options),
+        at._check(library.ballast_exchange_create(ctypes.byref(self.exchange), ctypes.byref(options),
                                                ctypes.byref(error)), error)
         self.sizes = library.ballast_exchange_sizes(self.exchange)
-        _check(library.ballast_exchange_agree(self.exchange, transport.handle, ctypes.byref(error)), error)
+        at._check(library.ballast_exchange_agree(self.exchange, transport.handle, ctypes.byref(error)), error)
         shape = at._Shape(head_dim, q_heads, kv_heads, self.sizes.q_rows, self.sizes.kv_rows)
         self.shape = shape
         self.parts = [at.Lists(shape, self._fragments(chunk)) for chunk in range(chunks)]
@@ -237,7 +231,7 @@ class _Pass:
         code = getattr(at.library(), name)(self.plan.exchange, ctypes.byref(call), ctypes.byref(error))
         if self.raised is not None:
             raise self.raised
-        _check(code, error)
+        at._check(code, error)
 
     def attend(self, name: str, chunk: int, workspace: Any = None, **others: torch.Tensor) -> None:
         """The kernels over a chunk's fragments of the work buffers; `others` instead of the call's own."""
