@@ -4,6 +4,8 @@ What of them is CUDA only is put in their place here: flash-attention's two func
 ring-flash-attention, and TransformerEngine's thd_get_partitioned_indices under megatron-core.
 """
 
+import ast
+import enum
 import importlib
 import inspect
 import os
@@ -126,8 +128,9 @@ def attends_as_a_document_at_a_time(rank, ranks, folder, socket, form, call, dty
 def on_ranks(world, ranks, form, call, dtype, tolerance):
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.start_processes(attends_as_a_document_at_a_time,
-                                              (ranks, folder, world.socket, form, call, dtype, tolerance), ranks, start_method="fork")
+        torch.multiprocessing.start_processes(
+            attends_as_a_document_at_a_time, (ranks, folder, world.socket, form, call, dtype, tolerance), ranks,
+            start_method="fork")
 
 
 def test_ring_flash_attentions_llama3_form():
@@ -211,6 +214,42 @@ def test_megatron_cores_packed_sequences():
                 found = rope._apply_rotary_pos_emb_thd(t, ours.cu_seqlens_q, freqs, cp_group=Group(ranks=cp, number=rank))
                 at = freqs[torch.from_numpy(batch.positions("int64"))]
                 same(found, rope._apply_rotary_pos_emb_bshd(t[:, None], at, rotary_interleaved=False)[:, 0])
+            for client in clients:
+                client.close()
+
+
+def transformer_engine(module, name):
+    """A function or class of it as written: importing it takes its CUDA library, so it lies where nobody imports it."""
+    folder = os.path.join(sys.prefix, "sources", "transformer_engine", "pytorch", "attention", "dot_product_attention")
+    path = os.path.join(folder, module + ".py")
+    if not os.path.exists(path):
+        raise Skip(f"no {path}")
+    with open(path) as file:
+        tree = ast.parse(file.read())
+    return next(node for node in tree.body if getattr(node, "name", None) == name)
+
+
+def test_transformer_engines_cut_of_a_batch_and_keywords():
+    function = transformer_engine("context_parallel", "get_batch_on_this_cp_rank")
+    names = {"torch": torch, "CPLoadBalancingStrategy": enum.Enum("Strategy", ("DUAL_CHUNK_SWAP", "NO_LOAD_BALANCE"))}
+    exec(compile(ast.Module([function], []), "context_parallel.py", "exec"), names)
+    forward = next(node for node in transformer_engine("dot_product_attention", "DotProductAttention").body
+                   if getattr(node, "name", None) == "forward")
+    keywords = {argument.arg for argument in forward.args.args}
+    names["torch"] = types.SimpleNamespace(**{**vars(torch), "distributed": types.SimpleNamespace(
+        get_world_size=lambda group: group.size(), get_rank=lambda group: group.rank())})
+    for cp in (1, 2, 4):
+        with world_of(cp=cp, sharding={"layouts": "per-document"}) as world:
+            write_corpus(os.path.join(world.dir, "d"), DIVISIBLE)
+            world.start()
+            clients, batches, _ = group(world, cp)
+            for rank, batch in enumerate(batches):
+                ours = bt.transformer_engine(batch)
+                assert ours.keys() <= keywords, ours.keys() - keywords
+                whole = whole_columns(batches)
+                found = names["get_batch_on_this_cp_rank"](ours["cu_seqlens_q_padded"], *whole.values(),
+                                                           cp_group=Group(ranks=cp, number=rank))
+                equal_columns(batch, dict(zip(whole, found)))
             for client in clients:
                 client.close()
 
