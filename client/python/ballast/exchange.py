@@ -84,7 +84,7 @@ def nccl(group: Any = None, deadline: float = 60.0) -> Transport:
     """Over NCCL, for the ranks of a torch.distributed group; each has its CUDA device current. A collective."""
     distributed, error = torch.distributed, at._Error()
     rank, ranks = distributed.get_rank(group), distributed.get_world_size(group)
-    torch.cuda.current_stream()  # the device's context, current
+    torch.empty(1, device="cuda")  # makes the device's context current
     identity, handle = (ctypes.c_uint8 * ID_BYTES)(), ctypes.c_void_p()
     if rank == 0:
         at._check(at.library().ballast_nccl_id(identity, ctypes.byref(error)), error)
