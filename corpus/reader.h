@@ -22,7 +22,7 @@
 #define READER_QUEUE_DEPTH_MAX 4096u
 #define READER_THREADS_MAX     256u
 #define READER_THREADS_WARM    4u
-#define READER_THREADS_COLD    16u
+#define READER_THREADS_COLD    32u
 
 struct file;
 

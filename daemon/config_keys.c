@@ -1013,7 +1013,8 @@ static const struct config_key keys[] = {
      .unit = "",
      .reason =
          "Whether shared memory is registered with the kernel, so that reads into one place of\n"
-         "it cost less. It is then locked in memory, within LimitMEMLOCK.",
+         "it cost less, and so is what O_DIRECT reads go through, 1 MB for each of queue_depth.\n"
+         "It is then locked in memory, within LimitMEMLOCK.",
      .kind = &kind_choice,
      .words = "false|true",
      FIELD(reader_registered)},
@@ -1032,8 +1033,8 @@ static const struct config_key keys[] = {
      .unit = "",
      .reason = "Whether that is done each time rather than when a piece of a file is read first,\n"
                "against storage that damages files while they are used. Whole pieces of 64 KB are\n"
-               "then read for every document: a third more CPU in block order, and in full order\n"
-               "many times the bytes.",
+               "then read for every document: half as much CPU again in block order, and in full\n"
+               "order many times the bytes.",
      .kind = &kind_choice,
      .words = "false|true",
      FIELD(reader_recheck)},
@@ -1042,7 +1043,7 @@ static const struct config_key keys[] = {
      .fallback = "auto",
      .unit = "threads",
      .reason =
-         "Threads of the pool: auto tries the disk at start, 4 for data in the page cache, 16\n"
+         "Threads of the pool: auto tries the disk at start, 4 for data in the page cache, 32\n"
          "for a cold disk.",
      .kind = &kind_count,
      .words = "auto",

@@ -303,10 +303,12 @@ static void daemon_log_profile(const struct config *config) {
     }
 }
 
-/* Registered memory counts against RLIMIT_MEMLOCK, once a ring, with all else that is locked. */
+/* Registered memory counts against RLIMIT_MEMLOCK, once a ring, with all else that is locked; what
+ * O_DIRECT reads go through is 1 MB and two blocks for each. */
 static uint64_t daemon_locked_mib(const struct daemon *daemon) {
-    uint32_t rings = daemon->config->reader.rings;
-    return (rings > 1 ? rings : 1) * ((slab_bytes(&daemon->slab) >> 20) + 1) + 16;
+    uint32_t rings = daemon->config->reader.rings, depth = daemon->config->reader.queue_depth;
+    return (rings > 1 ? rings : 1) * ((slab_bytes(&daemon->slab) >> 20) + 1) + depth + depth / 128 +
+           16;
 }
 
 /* What an operator should know of how files are read; `why`: of a fallback. */

@@ -653,6 +653,7 @@ static void report_warm(struct figures *figures, struct rounds *rounds) {
     }
     report_amplification(figures, rounds, WAY_URING_BLOCK);
     report_amplification(figures, rounds, WAY_URING_SHARE);
+    report_amplification(figures, rounds, WAY_URING_CHECKED_FIRST);
     report_documents_per_read(figures, rounds, WAY_URING_BLOCK);
     report_documents_per_read(figures, rounds, WAY_URING_FULL);
 }
