@@ -392,7 +392,8 @@ int ballast_release(struct ballast *client, const struct ballast_batch *batch);
 /* The optimizer step is done; durable when this returns 0. Repeated over reconnects until answered;
  * committing a step twice is fine. -ENOBUFS: the daemon's disk is full; the step is noted, and
  * durable once a commit of it or of a later step returns 0, so training may go on. -ESTALE as for
- * ballast_next: nothing of it counts any more. */
+ * ballast_next: nothing of it counts any more. No rank gets a batch that is [limits] lead_steps
+ * (1,000) beyond what the slowest one committed, so commit every step, or at least more often. */
 int ballast_commit(struct ballast *client, uint64_t step);
 
 /* The same, with what was measured: one entry for each micro-batch of the step that this rank has a

@@ -21,8 +21,8 @@
 #define DATASETS    1000u
 #define TOKENS      9u
 #define DESCRIPTORS 64u
-#define LARGE       16u /* datasets, more than FEW descriptors leave for files */
-#define FEW         12u /* beside those that are open already */
+#define LARGE       12u /* datasets, more than FEW descriptors leave for files */
+#define FEW         10u /* beside those that are open already */
 #define CHUNKS      (WINDOWS_MAX + 64u)
 
 static char folder[64], prefixes[DATASETS][96], names[DATASETS][16];
