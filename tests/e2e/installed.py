@@ -6,8 +6,9 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 
-from world import BIN, ROOT, World, main, synthetic_documents, write_corpus
+from world import BIN, ROOT, Skip, World, main, synthetic_documents, write_corpus
 
 
 def run(*command, **options):
@@ -94,6 +95,26 @@ def test_the_program_of_the_readme_says_why_it_cannot_go_on():
                        "LD_LIBRARY_PATH": folder_of(world, "libballast.so")}
         done = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=60)
         assert done.returncode == 1 and "replica 0 is not served here" in done.stderr, done
+        world.stop()
+
+
+def test_pip_installs_the_python_package_without_a_network_or_a_build_tool():
+    if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, timeout=60).returncode != 0:
+        raise Skip("there is no pip: apt-get install python3-pip")
+    with World() as world:
+        world.config([("d", os.path.join(world.dir, "d"), 1)], {"plan": {"window": 2048}})
+        write_corpus(os.path.join(world.dir, "d"), synthetic_documents(8, 50, 3000))
+        world.start()
+        environment = os.path.join(world.dir, "environment")
+        python = os.path.join(environment, "bin", "python")
+        run(sys.executable, "-m", "venv", "--without-pip", environment)
+        run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--quiet", "--disable-pip-version-check",
+            "--root-user-action=ignore", os.path.join(ROOT, "client", "python"))
+        code = "import ballast, os; print(ballast.__file__); print(os.path.exists(ballast.__path__[0] + '/py.typed'))"
+        where, typed = run(python, "-c", code, cwd=world.dir).split()
+        assert where.startswith(environment) and typed == "True", (where, typed)
+        found = run(python, "-m", "ballast.doctor", "--socket", world.socket, cwd=world.dir)
+        assert "batch    ok" in found and "numpy" in found, found
         world.stop()
 
 
