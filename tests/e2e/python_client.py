@@ -463,6 +463,53 @@ def mine_at_another_step(record):
     return record[:8] + (4).to_bytes(8, "little") + record[16:]
 
 
+def interrupted_at(count, turn):
+    """Whether turn() was interrupted, at its count-th line within the package."""
+    left = [count]
+
+    def trace(frame, kind, _):
+        code = frame.f_code
+        if f"{os.sep}ballast{os.sep}" not in code.co_filename or code.co_name == "__del__":
+            return None
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        turn()
+        return False
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+
+
+def test_an_interrupt_anywhere_loses_no_batch_and_no_credit():
+    with common_world() as world:
+        for native in (True, False):
+            with library(native), ballast.Client(world.socket, start=(0, 0), credits=2) as client:
+                expected, line, held = (0, 0), 0, []
+
+                def turn():
+                    held.append(client.next(30))
+                    if isinstance(held[-1], ballast.Batch):
+                        held[-1].release()
+
+                while line == 0 or interrupted_at(line, turn):
+                    for event in held:
+                        ended = isinstance(event, ballast.EndOfStep)
+                        assert (event.step, 4 if ended else event.index) == expected, (line, event, expected)
+                        expected = (event.step + 1, 0) if ended else (event.step, event.index + 1)
+                        if not ended and event.held:
+                            event.release()
+                    assert client._held() == 0, line
+                    held.clear()
+                    line += 1 if FULL else 13
+                assert line > 100, line
+
+
 def test_a_rank_that_works_on_is_told_where_the_job_went():
     with world_of(cp=2) as world:
         world.start()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NoReturn, Optional,
 
 from . import pool
 from .columns import Table, numpy
-from .errors import DataLoss, InvalidArgument, ProtocolError, Released, Stale
+from .errors import DataLoss, Error, InvalidArgument, ProtocolError, Released, Stale
 from .gather import destination, new
 from .native import ESTALE, ITEM_BYTES, first_byte
 from .plan import Plan, Shard, impossible
@@ -277,11 +277,17 @@ class Batch(Varlen):
         client = self._client
         if not self.held or not client._usable:
             self._check()
-        self.held = False
-        if self._views and self.viewed:
-            client._lingering = True
-        else:
-            client._give_back(self)
+        try:
+            self.held = False
+            if self._views and self.viewed:
+                client._lingering = True
+            else:
+                client._give_back(self)
+        except Error:
+            raise
+        except BaseException:
+            client._drop_released()
+            raise
 
     def _let_go(self) -> None:
         """Its slot is not this batch's any more."""

@@ -476,20 +476,31 @@ class Client:
             self._enter()
         if self._ended is not None:
             return self._ended
-        if self._lingering:
-            self._sweep()
-        event = self._wait(0.0)  # what is there already costs no waiting
-        if event is None:
-            self._check_credits()
-            event = None if timeout == 0 else self._wait_longer(after(timeout))
-        if isinstance(event, Batch):
-            if len(self._waits) < self.options.credits:
-                self._waits.append(int(self._waited * 1e9))
-            if self._waited:
-                event.waited = self._waited
-        if event is not None:
-            self._waited = 0.0
-        return event
+        at, micro_batches, digest = self._at, self._micro_batches, self._digest
+        try:
+            if self._lingering:
+                self._sweep()
+            event = self._wait(0.0)  # what is there already costs no waiting
+            if event is None:
+                self._check_credits()
+                event = None if timeout == 0 else self._wait_longer(after(timeout))
+            if isinstance(event, Batch):
+                if len(self._waits) < self.options.credits:
+                    self._waits.append(int(self._waited * 1e9))
+                if self._waited:
+                    event.waited = self._waited
+            if event is not None:
+                self._waited = 0.0
+            return event
+        except Error:
+            raise
+        except BaseException:  # KeyboardInterrupt, anywhere: what was taken is not the caller's, and comes again
+            for batch in self._batches:
+                if at is None or (batch.step, batch.index) >= at:
+                    batch.held = False
+            self._drop_released()
+            self._at, self._micro_batches, self._digest, self._ended = at, micro_batches, digest, None
+            raise
 
     def _wait_longer(self, deadline: Deadline) -> Optional[Event]:
         began = time.monotonic()
@@ -536,10 +547,17 @@ class Client:
     def _sweep(self) -> None:
         """Slots of batches that were released while a view was alive, and are not viewed any more."""
         released = [batch for batch in self._batches if not batch.held]
-        self._lingering = any(batch.viewed for batch in released)
+        lingering = any(batch.viewed for batch in released)
         for batch in released:
             if not batch.viewed:
                 self._give_back(batch)
+        self._lingering = lingering
+
+    def _drop_released(self) -> None:
+        """After an interrupt: the daemon is told of what is held by a new stream."""
+        self._batches = [batch for batch in self._batches if batch.held or batch.viewed]
+        self._fetching = None
+        self._link.close()
 
     def _give_back(self, batch: Batch) -> None:
         self._batches.remove(batch)
