@@ -81,15 +81,16 @@ def apart(a, b):
     return float((a.float() - b.float()).norm() / b.float().norm())
 
 
-def report(name, ours_ms, best_ms, by, worst):
+def report(name, least, ours_ms, best_ms, by, worst):
     ratios = " ".join(f"{what} {ours:.3f} ms, {best / ours:.2f} x {backend};" for what, ours, best, backend
                       in zip(("forward", "backward"), ours_ms, best_ms, by))
-    print(f"{name:28} {ratios} differs by {worst:.1e}", flush=True)
+    met = all(best >= least * ours for ours, best in zip(ours_ms, best_ms))
+    print(f"{name:28} {ratios} {least} {'met' if met else 'MISSED'}; differs by {worst:.1e}", flush=True)
     return worst < 2e-2
 
 
-def compare(name, ours, ours_ms, leaves, d_o, bias, folded):
-    """`folded` makes ours' results of torch's."""
+def compare(name, least, ours, ours_ms, leaves, d_o, bias, folded):
+    """`least` is the speed that is wanted, of torch's best backend; `folded` makes results like ours of torch's."""
     best_ms, by, worst, found = [float("inf")] * 2, ["none of torch's"] * 2, 0.0, False
     for backend, number in BACKENDS.items():
         try:
@@ -102,7 +103,7 @@ def compare(name, ours, ours_ms, leaves, d_o, bias, folded):
         for i in range(2):
             if their_ms[i] < best_ms[i]:
                 best_ms[i], by[i] = their_ms[i], backend
-    return report(name, ours_ms, best_ms, by, worst) and found
+    return report(name, least, ours_ms, best_ms, by, worst) and found
 
 
 def documents(length):
@@ -121,7 +122,7 @@ def documents(length):
         return t if i < 2 else t.view(ROWS, KV_HEADS, HEADS // KV_HEADS, WIDTH).float().sum(2)
 
     leaves = [batched(t).contiguous().requires_grad_() for t in (q, k, v)]
-    return compare(f"{count} documents of {length}", ours, ours_ms, leaves, batched(d_o), None, folded)
+    return compare(f"{count} documents of {length}", 0.9, ours, ours_ms, leaves, batched(d_o), None, folded)
 
 
 def fragments(length):
@@ -149,7 +150,7 @@ def fragments(length):
         return t.float().sum(0).view(KV_HEADS, HEADS // KV_HEADS, ROWS, WIDTH).sum(1).transpose(0, 1)
 
     leaves = [split(q).contiguous().requires_grad_(), repeated(k), repeated(v)]
-    return compare(f"{count} fragments of {length}", ours, ours_ms, leaves, split(d_o).contiguous(),
+    return compare(f"{count} fragments of {length}", 1.2, ours, ours_ms, leaves, split(d_o).contiguous(),
                    causal_lower_right(length, ROWS), folded)
 
 
@@ -157,7 +158,7 @@ def main():
     torch.manual_seed(1)
     print(f"torch {torch.__version__}, {HEADS} query heads, {KV_HEADS} K/V heads, bf16, causal; median of 10; "
           "K/V heads are repeated for torch before the clock starts", flush=True)
-    well = [documents(length) for length in (4096, 16384, 1024)] + [fragments(length) for length in (256, 1024)]
+    well = [documents(length) for length in (4096, 16384, 1024)] + [fragments(length) for length in (64, 256, 1024)]
     return 0 if all(well) else 1
 
 

@@ -18,17 +18,6 @@
 
 #define DEADLINE_MS 20000u
 
-static struct ballast_exchange_transport *board_open(void *context, uint32_t rank, uint32_t ranks) {
-    struct ballast_exchange_transport *transport = NULL;
-    struct ballast_attn_error error;
-    (void)ranks;
-    if (ballast_transport_board(&transport, context, rank, DEADLINE_MS, &error) != 0) {
-        fprintf(stderr, "%s\n", error.text);
-        exit(1);
-    }
-    return transport;
-}
-
 static void *board_create(uint32_t ranks, size_t window_bytes) {
     void *board = malloc(ballast_board_bytes(ranks, window_bytes));
     assert_non_null(board);
@@ -45,10 +34,7 @@ struct trial {
 };
 
 static void check_group(const struct exchange_group *group, const struct trial *trial) {
-    void *board = board_create(group->ranks, exchange_group_window(group));
-    const struct exchange_machine machine = {.open = board_open, .context = board};
-    const char *fault = exchange_group_fault(group, &trial->options, &machine);
-    free(board);
+    const char *fault = exchange_group_fault_on_board(group, &trial->options);
     if (fault != NULL) {
         const char *layout = trial->layout != LAYOUT_NONE ? layout_name(trial->layout) : "drawn";
         fail_msg("layout %s, seed %lu, %u ranks, keys %u, %u chunks: %s", layout, trial->seed,
@@ -205,7 +191,7 @@ static void try_processes(void *context, const struct step_plan *plan) {
     void *board = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(board != MAP_FAILED);
     assert_int_equal(ballast_board_init(board, group.ranks, window, NULL), 0);
-    const struct exchange_machine machine = {.open = board_open, .context = board};
+    const struct exchange_machine machine = {.open = exchange_board_open, .context = board};
     pid_t children[8];
     for (uint32_t rank = 0; rank < group.ranks; rank++) {
         children[rank] = fork();

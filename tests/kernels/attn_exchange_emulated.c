@@ -17,9 +17,8 @@
 
 #include <cmocka.h>
 
-#define DEADLINE_MS 600000u /* ranks wait for each other's kernels */
-#define HEAD_DIM    64u
-#define SECOND      (BALLAST_ATTN_ZERO_TAILS | BALLAST_ATTN_DETERMINISTIC)
+#define HEAD_DIM 64u
+#define SECOND   (BALLAST_ATTN_ZERO_TAILS | BALLAST_ATTN_DETERMINISTIC)
 
 static struct ballast_attn *attn;
 
@@ -133,17 +132,6 @@ struct trial {
     uint32_t groups; /* tried */
 };
 
-static struct ballast_exchange_transport *board_open(void *context, uint32_t rank, uint32_t ranks) {
-    struct ballast_exchange_transport *transport = NULL;
-    struct ballast_attn_error error;
-    (void)ranks;
-    if (ballast_transport_board(&transport, context, rank, DEADLINE_MS, &error) != 0) {
-        fprintf(stderr, "%s\n", error.text);
-        exit(1);
-    }
-    return transport;
-}
-
 /* Kinds of call and schedules take turns. */
 static void try_plan(void *context, const struct step_plan *plan) {
     struct trial *trial = context;
@@ -151,12 +139,7 @@ static void try_plan(void *context, const struct step_plan *plan) {
     fake_cuda.schedule = (enum emulator_schedule)(trial->groups / 2 % EMULATOR_SCHEDULES);
     fake_cuda.resident = 1 + (int)(trial->groups % 3);
     exchange_group_init(&group, plan, &plan->micro_batches[0], &by_kernels[trial->groups++ % 2]);
-    size_t window = exchange_group_window(&group);
-    void *board = allocate(ballast_board_bytes(group.ranks, window));
-    assert_int_equal(ballast_board_init(board, group.ranks, window, NULL), 0);
-    const struct exchange_machine machine = {.open = board_open, .context = board};
-    const char *fault = exchange_group_fault(&group, &trial->options, &machine);
-    free(board);
+    const char *fault = exchange_group_fault_on_board(&group, &trial->options);
     if (fault != NULL) {
         fail_msg("%s, %u ranks, keys %u, %u chunks, flags %u, schedule %d: %s", trial->name,
                  group.ranks, (unsigned)trial->options.keys, trial->options.chunks,

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define DEADLINE_MS   300000u /* ranks wait for each other's kernels */
 #define LSE_ERROR_MAX 1e-5
 #define SQUARE_FLOOR  1e-6 /* of an element, where answers are 0 */
 
@@ -657,6 +658,32 @@ const char *exchange_group_fault(const struct exchange_group *group,
         }
     }
     return fault[0] != 0 ? fault : NULL;
+}
+
+struct ballast_exchange_transport *exchange_board_open(void *board, uint32_t rank, uint32_t ranks) {
+    struct ballast_exchange_transport *transport = NULL;
+    struct ballast_attn_error error;
+    (void)ranks;
+    if (ballast_transport_board(&transport, board, rank, DEADLINE_MS, &error) != 0) {
+        fprintf(stderr, "%s\n", error.text);
+        exit(1);
+    }
+    return transport;
+}
+
+const char *exchange_group_fault_on_board(const struct exchange_group *group,
+                                          const struct exchange_options_of_test *options) {
+    size_t window = exchange_group_window(group);
+    void *board = allocate(ballast_board_bytes(group->ranks, window), 1);
+    const struct exchange_machine machine = {.open = exchange_board_open, .context = board};
+    struct ballast_attn_error error;
+    if (ballast_board_init(board, group->ranks, window, &error) != 0) {
+        fprintf(stderr, "exchange_world: %s\n", error.text);
+        exit(1);
+    }
+    const char *fault = exchange_group_fault(group, options, &machine);
+    free(board);
+    return fault;
 }
 
 bool exchange_rank_ends_well(const struct exchange_group *group,

@@ -91,6 +91,13 @@ const char *exchange_group_fault(const struct exchange_group *group,
                                  const struct exchange_options_of_test *options,
                                  const struct exchange_machine *machine);
 
+/* Likewise, on a board of its own. */
+const char *exchange_group_fault_on_board(const struct exchange_group *group,
+                                          const struct exchange_options_of_test *options);
+
+/* A machine's `open`, whose context is a board. */
+struct ballast_exchange_transport *exchange_board_open(void *board, uint32_t rank, uint32_t ranks);
+
 /* One rank of it, in this process: true when all is well, else the sentence is printed. */
 bool exchange_rank_ends_well(const struct exchange_group *group,
                              const struct exchange_options_of_test *options,
