@@ -206,8 +206,8 @@ static int load_megatron(struct dataset *dataset, struct error *error) {
 
 static int load_format(struct dataset *dataset, const struct format_options *options,
                        struct error *error) {
-    int rc = derived_create(options->derived_dir, options->derived_bytes_max, &dataset->derived,
-                            error);
+    int rc = derived_create(options->derived_dir, options->derived_bytes_max,
+                            dataset->volumes.files, &dataset->derived, error);
     if (rc < 0) {
         return rc;
     }

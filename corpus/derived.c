@@ -1,6 +1,9 @@
 /* derived: see derived.h. */
 #include "corpus/derived.h"
 
+#include "corpus/files.h"
+
+#include <dirent.h>
 #include <endian.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -10,21 +13,30 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
+
+#define LOCK_NAME    "lock"
+#define SOURCE_CHARS 32u /* of a name: path and what was done */
+#define NAME_CHARS   49u
+#define DAY_S        86400
+#define SECOND_NS    INT64_C(1000000000)
 
 struct derived {
     char *folder; /* NULL: temporary, not made yet */
     bool temporary;
     bool made;
+    struct files *files; /* as long as which the folder is in use */
     uint64_t bytes, bytes_max;
     char **paths; /* of a temporary folder, to be removed */
     size_t path_count;
 };
 
-int derived_create(const char *folder, uint64_t bytes_max, struct derived **out,
-                   struct error *error) {
+int derived_create(const char *folder, uint64_t bytes_max, struct files *files,
+                   struct derived **out, struct error *error) {
     struct derived *derived = calloc(1, sizeof *derived);
     char *copy = folder == NULL ? NULL : strdup(folder);
     if (derived == NULL || (folder != NULL && copy == NULL)) {
@@ -33,7 +45,7 @@ int derived_create(const char *folder, uint64_t bytes_max, struct derived **out,
         return error_set(error, -ENOMEM, "no memory; free some memory");
     }
     *derived = (struct derived){
-        .folder = copy, .temporary = folder == NULL, .bytes_max = bytes_max};
+        .folder = copy, .temporary = folder == NULL, .files = files, .bytes_max = bytes_max};
     *out = derived;
     return 0;
 }
@@ -67,6 +79,18 @@ static bool make_folders(const struct derived *derived) {
     return mkdir(derived->folder, 0750) == 0;
 }
 
+/* Nobody removes anything from now on. */
+static int derived_hold(const struct derived *derived, struct error *error) {
+    char path[PATH_MAX];
+    int chars = snprintf(path, sizeof path, "%s/" LOCK_NAME, derived->folder);
+    int rc = chars < (int)sizeof path ? files_hold(derived->files, path) : -ENAMETOOLONG;
+    return rc == 0 ? 0
+                   : error_set(error, rc,
+                               "%s/" LOCK_NAME ": cannot be opened (%s); check the permissions of "
+                               "the folder, or set corpus.derived to another",
+                               derived->folder, strerror(-rc));
+}
+
 static int derived_make_folder(struct derived *derived, struct error *error) {
     if (derived->made) {
         return 0;
@@ -86,8 +110,9 @@ static int derived_make_folder(struct derived *derived, struct error *error) {
                          "check its permissions",
                          derived->folder, strerror(errno));
     }
-    derived->made = true;
-    return 0;
+    int rc = derived->temporary ? 0 : derived_hold(derived, error);
+    derived->made = rc == 0;
+    return rc;
 }
 
 static void hash_text(XXH3_state_t *state, const char *text) {
@@ -110,13 +135,14 @@ static int derived_name(const struct derived *derived, const struct derivation *
                                 htole64((uint64_t)info.st_mtim.tv_sec),
                                 htole64((uint64_t)info.st_mtim.tv_nsec)};
     XXH3_128bits_reset(state);
-    XXH3_128bits_update(state, numbers, sizeof numbers);
     hash_text(state, whole);
     hash_text(state, derivation->what);
-    XXH128_hash_t hash = XXH3_128bits_digest(state);
+    XXH128_hash_t source = XXH3_128bits_digest(state);
+    XXH3_128bits_update(state, numbers, sizeof numbers);
+    XXH128_hash_t version = XXH3_128bits_digest(state);
     XXH3_freeState(state);
-    if (asprintf(out, "%s/%016" PRIx64 "%016" PRIx64, derived->folder, (uint64_t)hash.high64,
-                 (uint64_t)hash.low64) < 0) {
+    if (asprintf(out, "%s/%016" PRIx64 "%016" PRIx64 "-%016" PRIx64, derived->folder,
+                 (uint64_t)source.high64, (uint64_t)source.low64, (uint64_t)version.high64) < 0) {
         return error_set(error, -ENOMEM, "no memory for a path; free some memory");
     }
     return 0;
@@ -199,6 +225,10 @@ int derived_get(struct derived *derived, const struct derivation *derivation, ch
             rc = derived_note(derived, path, error);
         }
     }
+    if (there) {
+        const struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_OMIT}};
+        (void)utimensat(AT_FDCWD, path, times, 0);
+    }
     if (rc == 0 && (there || derivation->bytes == 0) && stat(path, &info) == 0) {
         rc = derived_count(derived, derivation->source, (uint64_t)info.st_size, error);
     }
@@ -208,4 +238,152 @@ int derived_get(struct derived *derived, const struct derivation *derivation, ch
     }
     *out = path;
     return 0;
+}
+
+/* What is kept too long */
+
+struct kept {
+    char name[NAME_CHARS + 24];
+    bool orphan; /* nobody will ask for it: half written, or by a name of an older version */
+    uint64_t bytes;
+    int64_t asked_ns; /* since 1970 */
+};
+
+struct kept_list {
+    struct kept *items;
+    size_t count, capacity;
+};
+
+/* SOURCE-VERSION, or that with ".PID" while it is written; older versions had SOURCE alone. */
+static bool name_is_derived(const char *name) {
+    static const char digits[] = "0123456789abcdef";
+    size_t chars = strlen(name);
+    if (chars == SOURCE_CHARS) {
+        return strspn(name, digits) == SOURCE_CHARS;
+    }
+    if (chars < NAME_CHARS || chars >= sizeof(((struct kept *)NULL)->name) ||
+        strspn(name, digits) != SOURCE_CHARS || name[SOURCE_CHARS] != '-' ||
+        strspn(name + SOURCE_CHARS + 1, digits) != NAME_CHARS - SOURCE_CHARS - 1) {
+        return false;
+    }
+    const char *rest = name + NAME_CHARS;
+    return *rest == '\0' ||
+           (*rest == '.' && rest[1] != '\0' && strspn(rest + 1, "0123456789") == strlen(rest + 1));
+}
+
+static int kept_add(struct kept_list *list, int folder, const char *name, struct error *error) {
+    struct stat info;
+    if (!name_is_derived(name) || fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) < 0 ||
+        !S_ISREG(info.st_mode)) {
+        return 0;
+    }
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity == 0 ? 64 : 2 * list->capacity;
+        struct kept *items = reallocarray(list->items, capacity, sizeof *items);
+        if (items == NULL) {
+            return error_set(error, -ENOMEM, "no memory for names; free some memory");
+        }
+        list->items = items;
+        list->capacity = capacity;
+    }
+    struct kept *kept = &list->items[list->count++];
+    *kept = (struct kept){.orphan = strlen(name) != NAME_CHARS,
+                          .bytes = (uint64_t)info.st_size,
+                          .asked_ns = info.st_atim.tv_sec * SECOND_NS + info.st_atim.tv_nsec};
+    (void)snprintf(kept->name, sizeof kept->name, "%s", name);
+    return 0;
+}
+
+/* By source, what was asked for last in front. */
+static int kept_compare(const void *a, const void *b) {
+    const struct kept *x = a, *y = b;
+    int source = memcmp(x->name, y->name, SOURCE_CHARS);
+    int whole = x->orphan - y->orphan;
+    return source != 0                  ? source
+           : whole != 0                 ? whole
+           : x->asked_ns != y->asked_ns ? (x->asked_ns < y->asked_ns ? 1 : -1)
+                                        : strcmp(x->name, y->name);
+}
+
+static int list_kept(const char *path, DIR *folder, struct kept_list *list, struct error *error) {
+    int rc = 0;
+    const struct dirent *entry;
+    while (rc == 0 && (errno = 0, entry = readdir(folder)) != NULL) {
+        rc = kept_add(list, dirfd(folder), entry->d_name, error);
+    }
+    if (rc == 0 && errno != 0) {
+        rc = error_set(error, -errno, "%s: cannot be read (%s); check its disk", path,
+                       strerror(errno));
+    }
+    if (rc == 0 && list->count > 0) {
+        qsort(list->items, list->count, sizeof *list->items, kept_compare);
+    }
+    return rc;
+}
+
+static bool kept_is_stale(const struct kept_list *list, size_t i, int64_t now_ns, uint32_t days) {
+    const struct kept *kept = &list->items[i];
+    bool superseded = i > 0 && memcmp(kept->name, kept[-1].name, SOURCE_CHARS) == 0;
+    return kept->orphan || superseded ||
+           (days > 0 && kept->asked_ns < now_ns - (int64_t)days * DAY_S * SECOND_NS);
+}
+
+static int prune_listed(const char *path, int folder, const struct kept_list *list, uint32_t days,
+                        bool remove, struct derived_usage *usage, struct error *error) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    int64_t now_ns = now.tv_sec * SECOND_NS + now.tv_nsec;
+    for (size_t i = 0; i < list->count; i++) {
+        const struct kept *kept = &list->items[i];
+        int64_t age_ns = now_ns - kept->asked_ns;
+        uint64_t age_s = age_ns > 0 ? (uint64_t)(age_ns / SECOND_NS) : 0;
+        bool stale = kept_is_stale(list, i, now_ns, days);
+        if (stale && remove && !usage->in_use && unlinkat(folder, kept->name, 0) < 0 &&
+            errno != ENOENT) {
+            return error_set(error, -errno, "%s/%s: cannot be removed (%s); check permissions",
+                             path, kept->name, strerror(errno));
+        }
+        usage->files++;
+        usage->bytes += kept->bytes;
+        usage->stale_files += stale;
+        usage->stale_bytes += stale ? kept->bytes : 0;
+        usage->oldest_s = age_s > usage->oldest_s ? age_s : usage->oldest_s;
+    }
+    usage->removed = remove && !usage->in_use;
+    return 0;
+}
+
+/* Has the folder alone while the result (a descriptor) is open; -1 where others use it. */
+static int prune_lock(int folder) {
+    int fd = openat(folder, LOCK_NAME, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        (void)close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+int derived_prune(const char *folder, uint32_t days, bool remove, struct derived_usage *usage,
+                  struct error *error) {
+    struct kept_list list = {0};
+    *usage = (struct derived_usage){0};
+    DIR *opened = opendir(folder);
+    if (opened == NULL) {
+        return errno == ENOENT
+                   ? 0
+                   : error_set(error, -errno, "%s: cannot be read (%s); check its permissions",
+                               folder, strerror(errno));
+    }
+    int lock = prune_lock(dirfd(opened));
+    usage->in_use = lock < 0;
+    int rc = list_kept(folder, opened, &list, error);
+    if (rc == 0) {
+        rc = prune_listed(folder, dirfd(opened), &list, days, remove, usage, error);
+    }
+    if (lock >= 0) {
+        (void)close(lock);
+    }
+    (void)closedir(opened);
+    free(list.items);
+    return rc;
 }

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -54,6 +55,7 @@ struct files {
     uint32_t file_count;
     uint64_t clock;
     struct file *first;
+    int held_fd; /* of files_hold; -1: none */
 };
 
 uint32_t files_open_max(void) {
@@ -70,6 +72,7 @@ int files_create(uint32_t open_max, struct files **out, struct error *error) {
         return error_set(error, -ENOMEM, "no memory for a set of files; free some memory");
     }
     files->open_max = open_max;
+    files->held_fd = -1;
     pthread_mutex_init(&files->lock, NULL);
     *out = files;
     return 0;
@@ -78,9 +81,35 @@ int files_create(uint32_t open_max, struct files **out, struct error *error) {
 void files_destroy(struct files *files) {
     if (files != NULL) {
         assert(files->first == NULL);
+        if (files->held_fd >= 0) {
+            (void)close(files->held_fd);
+        }
         pthread_mutex_destroy(&files->lock);
         free(files);
     }
+}
+
+int files_hold(struct files *files, const char *path) {
+    pthread_mutex_lock(&files->lock);
+    bool held = files->held_fd >= 0;
+    pthread_mutex_unlock(&files->lock);
+    if (held) {
+        return 0;
+    }
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        return -errno;
+    }
+    while (flock(fd, LOCK_SH) < 0 && errno == EINTR) {
+    }
+    pthread_mutex_lock(&files->lock);
+    held = files->held_fd >= 0;
+    files->held_fd = held ? files->held_fd : fd;
+    pthread_mutex_unlock(&files->lock);
+    if (held) {
+        (void)close(fd);
+    }
+    return 0;
 }
 
 uint32_t files_open(const struct files *files) {

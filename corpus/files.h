@@ -29,6 +29,10 @@ uint32_t files_open(const struct files *files);
 /* How many more descriptors the files of the set may come to need. */
 uint32_t files_wanted(const struct files *files);
 
+/* Holds a shared lock on the file at `path`, which is made if need be, until the set goes: one for
+ * a set, the first. Waits for whoever has it alone. 0 also where locks are not to be had. */
+int files_hold(struct files *files, const char *path);
+
 /* Opens the regular file at `path` (copied) once and notes what it is. With `direct` it is read
  * past the page cache: -EINVAL where the file system cannot. */
 int file_create(struct files *files, const char *path, bool direct, struct file **out,

@@ -6,6 +6,7 @@ int unzstd_make(void *context, int fd, struct error *error) {
     (void)fd;
     return error_set(error, -ENOSYS,
                      "%s: compressed with zstd, which this build lacks; decompress it with "
-                     "`unzstd --keep`, or build Ballast where libzstd-dev is installed",
+                     "`zstd -d FILE -o NAME`, NAME without .zstd, or build Ballast where "
+                     "libzstd-dev is installed",
                      unzstd->path);
 }

@@ -1012,11 +1012,16 @@ void config_destroy(struct config *config) {
     free(config);
 }
 
+void config_derived_folder(const struct config *config, char out[CONFIG_PATH_BYTES + 16]) {
+    bool given = config->derived[0] != '\0';
+    (void)snprintf(out, CONFIG_PATH_BYTES + 16, "%s%s", given ? config->derived : config->state_dir,
+                   given ? "" : "/derived");
+}
+
 int config_open_catalog(const struct config *config, bool keep, const struct dataset_watch *watch,
                         struct catalog **out, struct error *error) {
-    char folder[CONFIG_PATH_BYTES + sizeof "/derived"];
-    (void)snprintf(folder, sizeof folder, "%s/derived", config->state_dir);
-    const char *kept = config->derived[0] == '\0' ? folder : config->derived;
+    char kept[CONFIG_PATH_BYTES + 16];
+    config_derived_folder(config, kept);
     const struct format_options format = {
         .format = config->format,
         .eod = config->eod,

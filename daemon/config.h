@@ -63,6 +63,7 @@ struct config {
     uint32_t eod;                        /* as in corpus/format.h */
     char derived[CONFIG_PATH_BYTES];     /* "": in state_dir */
     uint32_t derived_gb;                 /* at most, of one dataset */
+    uint32_t derived_days;               /* that a file stays which nobody asks for; 0: for ever */
     struct corpus_source_options source; /* part_limit filled from plan; [job] seed in order.seed;
                                             weights of all sections */
     /* [plan] [parallel] [bands] [queues] [sharding] [model] */
@@ -173,6 +174,9 @@ void config_print_example(void (*line)(const char *text, void *context), void *c
  * derived files is made and used; without, used if it is there for this user. */
 int config_open_catalog(const struct config *config, bool keep, const struct dataset_watch *watch,
                         struct catalog **out, struct error *error);
+
+/* The folder of derived files, whether it is there or not. */
+void config_derived_folder(const struct config *config, char out[CONFIG_PATH_BYTES + 16]);
 
 /* Slot size for these options: 64-byte header, tokens_max tokens, one successor for every part
  * that its document goes on after; page-rounded. token_bytes is catalog_token_bytes: the catalog

@@ -1142,6 +1142,18 @@ static const struct config_key keys[] = {
      .max = 1u << 20,
      FIELD(derived_gb)},
     {.section = "limits",
+     .name = "derived_days",
+     .fallback = "30",
+     .unit = "days",
+     .reason = "How long such a file stays that no daemon asked for when it started. Removed when "
+               "one starts\n"
+               "and no other uses the folder; what a newer version of its source supersedes goes "
+               "at once.",
+     .kind = &kind_count,
+     .words = "never",
+     .max = 36500,
+     FIELD(derived_days)},
+    {.section = "limits",
      .name = "lead_steps",
      .fallback = "1000",
      .unit = "steps",

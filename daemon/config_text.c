@@ -215,7 +215,8 @@ static int text_section(FILE *stream, const struct config *config, uint32_t sect
         uint64_t weight = section_weight(config, section, i);
         uint64_t weight_before = section_weight(config, section - 1, i);
         if (weight != weight_before) {
-            section_setting(config, section, config_key_count() + DATASET_KEYS * (size_t)i + DATASET_WEIGHT, &after);
+            section_setting(config, section,
+                            config_key_count() + DATASET_KEYS * (size_t)i + DATASET_WEIGHT, &after);
             text_line(stream, step, &open, after.name, after.value);
         }
         if (weight != 0 && weight_before == 0) {

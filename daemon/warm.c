@@ -1,6 +1,7 @@
 /* warm: see warm.h. */
 #include "daemon/warm.h"
 
+#include "corpus/derived.h"
 #include "corpus/thread.h"
 #include "daemon/daemon.h"
 #include "daemon/failpoint.h"
@@ -20,9 +21,27 @@ static int warm_progress(void *context, uint32_t ppm) {
     return atomic_load(&warm->cancelled) ? -ECANCELED : 0;
 }
 
+/* Before it is used: nothing of it is, if nobody else's. Not worth a start that fails. */
+static void warm_prune(const struct config *config) {
+    char folder[CONFIG_PATH_BYTES + 16];
+    struct derived_usage usage;
+    struct error error;
+    config_derived_folder(config, folder);
+    if (derived_prune(folder, config->derived_days, true, &usage, &error) < 0) {
+        log_line(LOG_WARNING, "derived", "stale files stay: %s", error.text);
+    } else if (usage.stale_files > 0) {
+        log_line(LOG_NOTICE, "derived",
+                 usage.removed ? "stale files were removed files=%" PRIu64 " bytes=%" PRIu64
+                               : "stale files stay, the folder is in use files=%" PRIu64
+                                 " bytes=%" PRIu64,
+                 usage.stale_files, usage.stale_bytes);
+    }
+}
+
 static int warm_corpus(struct daemon *daemon, struct error *error) {
     const struct config *config = daemon->config;
     const struct dataset_watch watch = {.progress = warm_progress, .context = &daemon->warm};
+    warm_prune(config);
     int code = config_open_catalog(config, true, &watch, &daemon->catalog, error);
     if (code == 0) {
         code = catalog_fingerprint(daemon->catalog, config->dataset_job_count, daemon->fingerprint,

@@ -5,6 +5,7 @@
 #include "client/ctl/progress.h"
 #include "client/ctl/table.h"
 #include "client/ctl/units.h"
+#include "corpus/hashes.h"
 #include "corpus/import.h"
 #include "corpus/verify.h"
 
@@ -236,8 +237,16 @@ static void verify_say(uint64_t done, uint64_t total, void *context) {
     progress_say(context, "%s of %s", units_bytes(done).text, units_bytes(total).text);
 }
 
-static void verify_json(const char *prefix, const char *format, const char *manifest,
-                        const struct verify_result *result) {
+/* What is not in the tokens. */
+struct verified {
+    const char *prefix, *format, *manifest;
+    const char *hashes;          /* of index.json: "hold", "none", "unknown" */
+    struct hashes_result hashed; /* MDS */
+    struct verify_result result;
+};
+
+static void verify_json(const struct verified *verified) {
+    const struct verify_result *result = &verified->result;
     struct json json;
     json_init(&json, stdout);
     json_object_begin(&json);
@@ -246,28 +255,42 @@ static void verify_json(const char *prefix, const char *format, const char *mani
     json_member_u64(&json, "empty_documents", result->empty_documents);
     json_key(&json, "fingerprint");
     json_hex(&json, result->fingerprint, sizeof result->fingerprint);
-    json_member_string(&json, "format", format);
+    json_member_string(&json, "format", verified->format);
+    json_member_string(&json, "hashes", verified->hashes);
     json_member_u64(&json, "length_max", result->length_max);
     json_member_u64(&json, "length_p50", result->length_p50);
     json_member_u64(&json, "length_p90", result->length_p90);
     json_member_u64(&json, "length_p99", result->length_p99);
-    json_member_string(&json, "manifest", manifest);
-    json_member_string(&json, "prefix", prefix);
+    json_member_string(&json, "manifest", verified->manifest);
+    json_member_string(&json, "prefix", verified->prefix);
     json_member_u64(&json, "token_max", result->token_max);
     json_member_u64(&json, "tokens", result->tokens);
     json_object_end(&json);
     json_line(&json);
 }
 
-static void print_verified(const char *prefix, const char *format, const char *manifest,
-                           const struct verify_result *result) {
+static void print_hashes(const struct verified *verified) {
+    const struct hashes_result *hashed = &verified->hashed;
+    if (hashed->files > 0) {
+        printf("hashes of index.json: those of %u files hold\n", hashed->files);
+    }
+    if (hashed->unknown > 0) {
+        printf("hashes of index.json: %u by %s and the like were not compared\n", hashed->unknown,
+               hashed->algorithm);
+    }
+}
+
+static void print_verified(const struct verified *verified) {
+    const struct verify_result *result = &verified->result;
     printf("%s: %" PRIu64 " documents (%" PRIu64 " empty), %" PRIu64 " tokens, %s, all readable\n"
            "lengths p50 %u, p90 %u, p99 %u, max %u; largest token id %" PRIu64 "\n"
            "fingerprint %s; manifest: %s; format: %s\n",
-           prefix, result->documents, result->empty_documents, result->tokens,
+           verified->prefix, result->documents, result->empty_documents, result->tokens,
            units_bytes(result->bytes).text, result->length_p50, result->length_p90,
            result->length_p99, result->length_max, result->token_max,
-           units_digest(result->fingerprint, sizeof result->fingerprint).text, manifest, format);
+           units_digest(result->fingerprint, sizeof result->fingerprint).text, verified->manifest,
+           verified->format);
+    print_hashes(verified);
 }
 
 /* All of the dataset, and its manifest: compared, or written when everything else is right. */
@@ -299,9 +322,18 @@ static int verify_all(struct ctl *ctl, const struct verify_arguments *arguments,
     return rc;
 }
 
+static int verify_hashes(struct ctl *ctl, const struct dataset *dataset,
+                         struct verified *verified) {
+    struct hashes_result *hashed = &verified->hashed;
+    int rc = dataset_format(dataset) == FORMAT_MDS ? hashes_verify(dataset, hashed, &ctl->error)
+                                                   : 0;
+    verified->hashes = hashed->unknown > 0 ? "unknown" : hashed->files > 0 ? "hold" : "none";
+    return rc;
+}
+
 int ctl_verify(struct ctl *ctl, int argc, char **argv) {
     struct verify_arguments arguments = {.ctl = ctl, .format = format_options_default};
-    struct verify_result result;
+    struct verified verified = {0};
     struct dataset *dataset = NULL;
     ctl_parse(&verify_argp, 0, argc, argv, &arguments);
     int rc = dataset_open_as(basename(arguments.prefix), arguments.prefix, &arguments.format, NULL,
@@ -309,19 +341,23 @@ int ctl_verify(struct ctl *ctl, int argc, char **argv) {
     if (rc < 0) {
         return rc;
     }
-    rc = verify_all(ctl, &arguments, dataset, &result);
-    const char *manifest = arguments.write_manifest            ? "written"
-                           : dataset_manifest(dataset) != NULL ? "holds"
-                                                               : "none";
-    const char *format = format_name(dataset_format(dataset));
+    rc = verify_hashes(ctl, dataset, &verified);
+    if (rc == 0) {
+        rc = verify_all(ctl, &arguments, dataset, &verified.result);
+    }
+    verified.prefix = arguments.prefix;
+    verified.manifest = arguments.write_manifest            ? "written"
+                        : dataset_manifest(dataset) != NULL ? "holds"
+                                                            : "none";
+    verified.format = format_name(dataset_format(dataset));
     dataset_close(dataset);
     if (rc < 0) {
         return rc;
     }
     if (ctl->json) {
-        verify_json(arguments.prefix, format, manifest, &result);
+        verify_json(&verified);
     } else {
-        print_verified(arguments.prefix, format, manifest, &result);
+        print_verified(&verified);
     }
     return 0;
 }

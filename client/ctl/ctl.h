@@ -62,6 +62,7 @@ int ctl_delays(struct ctl *ctl, int argc, char **argv);
 int ctl_plan(struct ctl *ctl, int argc, char **argv);
 int ctl_corpus(struct ctl *ctl, int argc, char **argv);
 int ctl_import(struct ctl *ctl, int argc, char **argv);
+int ctl_derived(struct ctl *ctl, int argc, char **argv);
 int ctl_verify(struct ctl *ctl, int argc, char **argv);
 int ctl_config(struct ctl *ctl, int argc, char **argv);
 int ctl_simulate(struct ctl *ctl, int argc, char **argv);

@@ -68,6 +68,10 @@ static const struct command commands[] = {
      "  ballastctl verify data/perl\n"
      "  ballastctl verify data/perl --vocab 50257\n",
      ctl_verify},
+    {"derived", "files kept of compressed datasets, and what is stale",
+     "  ballastctl derived --config job.conf\n"
+     "  ballastctl derived --config job.conf --prune\n",
+     ctl_derived},
     {"simulate", "compare packing policies over the same documents",
      "  ballastctl simulate --config job.conf\n"
      "  ballastctl simulate --config job.conf --policies plain,wlb:level --seed 7\n"

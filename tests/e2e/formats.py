@@ -3,13 +3,16 @@
 and manifests included, and a restart plans and reads the same."""
 
 import gzip
+import hashlib
 import json
 import os
 import shutil
 import struct
 import subprocess
+import time
 
 import numpy
+import xxhash
 
 from world import Oracle, Skip, World, main, synthetic_documents, write_corpus
 
@@ -180,7 +183,7 @@ def test_compressed_chunks_are_decompressed_once():
         lines = check_world(world, made)
         derived = os.path.join(world.state, "derived")
         times = {name: os.stat(os.path.join(derived, name)).st_mtime_ns for name in os.listdir(derived)}
-        assert len(times) > 5
+        assert len(times) > 6
         world.start()
         world.stop()
         assert times == {name: os.stat(os.path.join(derived, name)).st_mtime_ns for name in os.listdir(derived)}
@@ -205,6 +208,87 @@ def test_damage_to_any_file_of_a_folder_is_found_by_its_manifest():
                 f.write(bytes([byte ^ 1]))
             done = world.ctl("verify", path, expect=1)
             assert "manifest" in done.stderr and path.rstrip("/") in done.stderr, (name, done.stderr)
+
+
+def test_hashes_of_an_index_are_compared():
+    hashes = {"xxh64": xxhash.xxh64, "xxh3_64": xxhash.xxh3_64, "xxh128": xxhash.xxh128, "xxh32": xxhash.xxh32,
+              "sha1": hashlib.sha1, "sha256": hashlib.sha256, "md5": hashlib.md5, "sha3_256": hashlib.sha3_256}
+    with World() as world:
+        path = os.path.join(world.dir, "mds")
+        write_mds(path, synthetic_documents(4, 150, 900), compress=True)
+        index = os.path.join(path, "index.json")
+
+        def hashed(extra=()):
+            with open(index) as f:
+                whole = json.load(f)
+            for shard in whole["shards"]:
+                packed = os.path.join(path, shard["zip_data"]["basename"])
+                raw = subprocess.run(["zstd", "-dqc", packed], stdout=subprocess.PIPE, check=True).stdout
+                with open(packed, "rb") as f:
+                    zipped = f.read()
+                shard["raw_data"]["hashes"] = {n: h(raw).hexdigest() for n, h in hashes.items()} | dict(extra)
+                shard["zip_data"]["hashes"] = {n: h(zipped).hexdigest() for n, h in hashes.items()}
+            save(index, json.dumps(whole).encode())
+
+        assert world.ctl_json("verify", path)["hashes"] == "none"
+        hashed()
+        assert world.ctl_json("verify", path)["hashes"] == "hold"
+        assert "those of 6 files hold" in world.ctl("verify", path).stdout
+        hashed({"blake2b": "00"})
+        assert world.ctl_json("verify", path)["hashes"] == "unknown"
+        assert "3 by blake2b and the like were not compared" in world.ctl("verify", path).stdout
+        for name in hashes:
+            hashed({name: "00" * 8})
+            done = world.ctl("verify", path, expect=1)
+            assert f"its {name} is " in done.stderr and "copy it again" in done.stderr, done.stderr
+        hashed()
+        victim = os.path.join(path, "shard.00001.mds.zstd")
+        with open(victim, "ab") as f: # a skippable frame: the same shard comes out
+            f.write(struct.pack("<II", 0x184D2A50, 1) + b"x")
+        done = world.ctl("verify", path, expect=1)
+        assert "shard.00001.mds.zstd: its " in done.stderr and "index.json says " in done.stderr, done.stderr
+
+
+def test_derived_files_are_shown_and_removed_when_stale():
+    with World() as world:
+        path = os.path.join(world.dir, "litdata")
+        documents = synthetic_documents(5, 150, 900)
+        write_litdata(path, documents, compress=True)
+        world.config([("d", path, 1)], SETTINGS)
+        def shown(*arguments):
+            return world.ctl_json("--config", world.config_path, "derived", *arguments)
+        assert shown() == {"bytes": 0, "files": 0, "folder": os.path.join(world.state, "derived"), "in_use": False,
+                           "oldest_s": 0, "removed": False, "stale_bytes": 0, "stale_files": 0}
+        world.start()
+        kept = shown()
+        assert kept["files"] == 3 and kept["bytes"] > 0 and kept["in_use"] and kept["stale_files"] == 0, kept
+        done = world.ctl("--config", world.config_path, "derived", "--prune", expect=1)
+        assert "nothing was removed" in done.stderr, done.stderr
+        world.stop()
+        for name in os.listdir(path):
+            os.utime(os.path.join(path, name), (1, 1)) # another version of each
+        world.start()
+        kept = shown()
+        assert (kept["files"], kept["stale_files"]) == (6, 3), kept
+        world.stop()
+        world.start() # removes them
+        assert (shown()["files"], shown()["stale_files"]) == (3, 0)
+        with open(world.daemon_log) as f:
+            assert "stale files were removed files=3" in f.read()
+        derived = os.path.join(world.state, "derived")
+        os.unlink(os.path.join(derived, sorted(n for n in os.listdir(derived) if n != "lock")[0]))
+        code, text = world.rank().wait()
+        assert code != 0 and "dataset 'd': " in text and "start the daemon again" in text, text
+        world.stop()
+        world.start()
+        world.rank(steps=3).finish()
+        assert shown()["files"] == 3, "it was made again"
+        world.stop()
+        for name in os.listdir(derived):
+            os.utime(os.path.join(derived, name), (time.time() - 31 * 86400, os.stat(os.path.join(derived, name)).st_mtime))
+        assert shown()["stale_files"] == 3
+        assert "removed" in world.ctl("--config", world.config_path, "derived", "--prune").stdout
+        assert os.listdir(derived) == ["lock"]
 
 
 def test_a_token_file_without_an_index_needs_the_users_word():

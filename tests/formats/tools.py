@@ -1,6 +1,7 @@
 """What the tools write and read back, and what ranks receive of the same files. See tests/formats/run."""
 
 import importlib
+import json
 import os
 import sys
 
@@ -82,6 +83,7 @@ def test_mosaicml_streaming():
             dataset = streaming.LocalDataset(path) if not options else streaming.StreamingDataset(
                 remote=path, local=copy, shuffle=False, batch_size=1)
             check(written, [dataset[i][name] for i in range(len(written))], path, world, code)
+            assert world.ctl_json("verify", path)["hashes"] == ("hold" if "hashes" in options else "none")
 
 
 def items_torch(d):
@@ -103,6 +105,8 @@ def test_litdata():
             written = documents(4)
             litdata.optimize(fn=function, inputs=written, output_dir=path, chunk_size=4001, num_workers=1,
                              item_loader=loader(), **options)
+            with open(os.path.join(path, "index.json"), encoding="utf-8") as f:
+                assert json.load(f)["config"]["compression"] == options.get("compression")
             dataset = litdata.StreamingDataset(path, item_loader=loader(block_size=1), shuffle=False)
             tokens = numpy.array([int(dataset[i][0]) for i in range(len(dataset))])
             read = numpy.split(tokens, numpy.cumsum([len(d) for d in written])[:-1])

@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 static const char *const commands[] = {
-    "status", "queues", "plan",   "delays",   "corpus", "config",  "health",
-    "drain",  "import", "verify", "simulate", "tune",   "profile", "version",
+    "status",  "queues", "plan",   "delays",   "corpus", "config",  "health",  "drain",
+    "derived", "import", "verify", "simulate", "tune",   "profile", "version",
 };
 
 static void expect_usage_error(struct ran *ran, const char *says) {
