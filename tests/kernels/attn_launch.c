@@ -113,6 +113,10 @@ static void attn_launch_needs_the_workspace_it_asked_for(void **state) {
     assert_int_equal(ballast_attn_backward(request.attn, &request.call, &error), -ENOSPC);
     request.call.workspace_bytes++;
     assert_int_equal(ballast_attn_backward(request.attn, &request.call, &error), 0);
+    assert_null(fake_cuda.last_stream);
+    request.call.stream = &request;
+    assert_int_equal(ballast_attn_forward(request.attn, &request.call, &error), 0);
+    assert_ptr_equal(fake_cuda.last_stream, &request);
     assert_true(ballast_attn_workspace_bytes(&request.plan, BALLAST_ATTN_DETERMINISTIC) <
                 request.call.workspace_bytes);
     ballast_attn_close(request.attn);

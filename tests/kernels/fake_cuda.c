@@ -16,6 +16,10 @@ void fake_cuda_reset(void) {
         .schedule = EMULATOR_LAZY, .seed = 1, .resident = 1, .sms = 3, .major = 9};
 }
 
+void *fake_cuda_last_stream(void) {
+    return fake_cuda.last_stream;
+}
+
 /* Counts a call; the one that is due fails. */
 static int call_result(void) {
     if (fake_cuda.fail_at > 0 && --fake_cuda.fail_at == 0) {
@@ -146,8 +150,8 @@ int cuLaunchKernel(void *opaque, unsigned grid_x, unsigned grid_y, unsigned grid
         .schedule = fake_cuda.schedule,
         .seed = fake_cuda.seed,
     };
-    (void)stream;
     fake_cuda.launches++;
+    fake_cuda.last_stream = stream;
     (void)snprintf(fake_cuda.last_kernel, sizeof fake_cuda.last_kernel, "%s", function->name);
     if (grid_y * grid_z * block_y * block_z != 1 || extra != NULL ||
         shared_bytes > function->shared_bytes) {

@@ -19,11 +19,15 @@ struct fake_cuda {
     int launches;
     int modules; /* loaded, not unloaded */
     char last_kernel[64];
+    void *last_stream;
 };
 
 extern struct fake_cuda fake_cuda;
 
 /* A Hopper device of 3 processors, lazy, nothing counted. */
 void fake_cuda_reset(void);
+
+/* fake_cuda.last_stream, for who does not know the struct. */
+void *fake_cuda_last_stream(void);
 
 #endif

@@ -18,7 +18,9 @@ except ImportError:
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "client", "python"))
 os.environ.update(BALLAST_ATTN_LIBRARY=sys.argv[2], BALLAST_ATTN_ON_CPU="1")
-ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL).fake_cuda_reset()
+emulator = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+emulator.fake_cuda_reset()
+emulator.fake_cuda_last_stream.restype = ctypes.c_void_p
 
 from ballast import attention as ba  # noqa: E402
 from ballast import Layout  # noqa: E402
@@ -119,6 +121,20 @@ def test_gradients_that_come_expanded_are_taken():
     ba.attention(q, k, v, plan_of(batch_of([[(0, 0, 30)]]))).sum().backward()
     want = exact_gradients(q, k, v, torch.ones(30, HEADS, WIDTH), [(0, 30)])
     near(v.grad, want[3])
+
+
+def test_work_goes_on_the_stream_that_is_current():
+    plan, none = plan_of(batch_of([[(0, 0, 10)]])), ba._stream
+    q, k, v = (drawn(10, heads).requires_grad_() for heads in (HEADS, KV_HEADS, KV_HEADS))
+    out = ba.attention(q, k, v, plan)
+    assert emulator.fake_cuda_last_stream() is None
+    ba._stream = lambda device: 0x5EA
+    ba.attention(q, k, v, plan)
+    assert emulator.fake_cuda_last_stream() == 0x5EA
+    ba._stream = lambda device: 0x5EB
+    out.sum().backward()
+    assert emulator.fake_cuda_last_stream() == 0x5EB
+    ba._stream = none
 
 
 def test_two_ranks_end_as_one():

@@ -18,7 +18,9 @@ except ImportError:
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path[:0] = [os.path.join(ROOT, "client", "python"), os.path.join(ROOT, "tests", "e2e")]
 os.environ.update(BALLAST_ATTN_LIBRARY=sys.argv[2], BALLAST_ATTN_ON_CPU="1")
-ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL).fake_cuda_reset()
+emulator = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+emulator.fake_cuda_reset()
+emulator.fake_cuda_last_stream.restype = ctypes.c_void_p
 
 import ballast  # noqa: E402
 from ballast import attention as ba  # noqa: E402
@@ -42,6 +44,7 @@ def launch_alone(*arguments):
 
 
 ba._launch = launch_alone
+ba._stream = lambda of: 0x5EA  # which the kernels get; a board has none
 
 
 def world_of(dp=1, cp=1, layouts="per-document", **sections):
@@ -172,6 +175,7 @@ def check(world, dp, cp, chunks=1):
     for error in found:
         if isinstance(error, Exception):
             raise error
+    assert emulator.fake_cuda_last_stream() == 0x5EA
     for name, want, results in zip(("out", "dq", "dk", "dv"), group.exact(), zip(*found)):
         whole = torch.zeros(want.shape, dtype=torch.float64)
         for place, result in zip(group.places, results):
