@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <xxhash.h>
 
 #define PLAN_MESSAGE_BYTES_MAX ((size_t)128 << 20)
 #define PLAN_HEAD              2u /* numbers before those of the ranks */
@@ -99,6 +100,14 @@ static const uint8_t *plan_slot(const struct ballast_plan_stream *stream,
 void ballast_plan_place(struct ballast_plan *plan, const void *slot) {
     plan->batch.slot = slot;
     plan->batch.rows.tokens = slot == NULL ? NULL : plan->batch.slot + MAPPING_SLOT_HEADER_BYTES;
+}
+
+uint64_t ballast_plan_hash(const struct ballast_plan *plan) {
+    const struct gather_rows *rows = &plan->batch.rows;
+    if (!plan->read || plan->batch.slot == NULL) {
+        return 0;
+    }
+    return XXH3_64bits(rows->tokens, plan->head.slot_tokens * rows->token_bytes);
 }
 
 static int plan_read_plan(struct ballast_plan *plan, const struct ballast_plan_stream *stream,

@@ -88,6 +88,9 @@ int64_t ballast_plan_columns(const struct ballast_plan *plan, int64_t *out, size
  * need, aligned to 8, for as long as it is gathered from. */
 void ballast_plan_place(struct ballast_plan *plan, const void *slot);
 
+/* XXH3-64 of the slot's bytes, as payload_hash is; 0 without a slot. */
+uint64_t ballast_plan_hash(const struct ballast_plan *plan);
+
 /* Fills `out`, which has room for the reader's rows, as ballast_gather does. 0; -EINVAL without a
  * batch, or with one that has no slot within the slab; -ESTALE for a slot that was reused. */
 int ballast_plan_gather(const struct ballast_plan *plan, enum ballast_column column,

@@ -14,6 +14,7 @@ import tempfile
 import threading
 
 import numpy
+import xxhash
 
 from c_forms import LIBRARY
 from world import FULL, ROOT, main
@@ -336,6 +337,23 @@ def test_hostile_batches_are_refused_or_harmless_with_and_without_libballast():
             assert isinstance(found, str) or other.endswith("its plan does not unpack"), (data, other)
             kinds[other[:60]] = True
     assert len(kinds) > 12 and readers.native > turn / 3, (kinds, readers.native)
+
+
+def test_bytes_that_do_not_hash_as_they_did_are_found_with_and_without_libballast():
+    readers, rng = Readers(), random.Random(5)
+    message = batch_message(rng)
+    right = xxhash.xxh3_64_intdigest(bytes(message["slab_bytes"]))
+    for read in (readers.python, readers.library):
+        for found in (right, right ^ 1):
+            data = wire.encode(STREAM_RESPONSE, {"batch": {**message, "payload_hash": found}})
+            head, plan, pool = read(data)
+            batch = batches.Batch(readers.client, head, plan, pool, JOB, readers.slab)
+            try:
+                batch._verify()
+                assert found == right
+            except ballast.DataLoss as error:
+                assert found != right and f"{right:016x}, not to {found:016x}" in str(error), error
+    assert readers.native == 2
 
 
 def test_a_release_is_the_same_bytes_as_any_message():

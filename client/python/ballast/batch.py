@@ -21,11 +21,6 @@ from .plan import Plan, Shard, impossible
 from .slab import SLOT_HEADER_BYTES, Slab
 from .varlen import Varlen
 
-try:
-    import xxhash
-except ImportError:  # then payload hashes are not compared
-    xxhash = None
-
 if TYPE_CHECKING:
     from .client import Client
     from .link import Job
@@ -192,10 +187,10 @@ class Batch(Varlen):
 
     def _verify(self) -> None:
         """Compares the bytes of the slot with their hash, where the daemon told one."""
-        if self._slot is None or self._payload_hash == 0 or xxhash is None or self._reused():
+        if self._payload_hash == 0 or self._slot is None or self._reused():
             return
-        found = xxhash.xxh3_64_intdigest(memoryview(self._slot).cast("B"))
-        if found != self._payload_hash and not self._reused():
+        found = self._plan.hash(self._slot)
+        if found is not None and found != self._payload_hash and not self._reused():
             raise DataLoss(f"the bytes of step {self.step}, index {self.index} hash to {found:016x}, not to "
                            f"{self._payload_hash:016x} as when they were read: they were damaged on the way, by "
                            "memory or a connection; the next call asks for them again")

@@ -77,6 +77,7 @@ class Library:
         self.why = _function(known.ballast_plan_why, ctypes.c_int, p, p, n)
         self.columns = _function(known.ballast_plan_columns, ctypes.c_int64, p, p, p)
         self.place = _function(known.ballast_plan_place, None, p, p)
+        self.hash = _function(known.ballast_plan_hash, ctypes.c_uint64, p)
         # called for every batch, with pointers that are ctypes' own already: nothing is converted
         self.next = _function(known.ballast_plan_next, ctypes.c_int)
         self.fill = _function(known.ballast_plan_gather, ctypes.c_int)
@@ -148,6 +149,11 @@ class NativePlan:
     def place(self, slot: bytearray) -> None:
         """The slot is here, its header first, for as long as the caller keeps it."""
         self.library.place(self.pointer, ctypes.addressof(first_byte(slot)))
+
+    def hash(self, slot: Any) -> int:
+        """XXH3 of the bytes of the slot."""
+        found: int = self.library.hash(self.pointer)
+        return found
 
     def gather(self, column: str, slot: Any, into: Any) -> None:
         """For arrays that C does not take."""

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import itertools
 import operator
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from . import messages
 from .columns import Table, each, ends, negative, sums, take, total
 from .errors import ProtocolError
 from .gather import Gather
 from .wire import decode, tables
+
+try:
+    import xxhash
+except ImportError:  # then payload hashes are not compared
+    xxhash = None
 
 
 class Document(NamedTuple):
@@ -128,6 +133,10 @@ class Plan:
 
     def copied(self) -> "Plan":
         return self
+
+    def hash(self, slot: Any) -> Optional[int]:
+        """XXH3 of the bytes of the slot; None where there is no xxhash."""
+        return None if xxhash is None else xxhash.xxh3_64_intdigest(memoryview(slot).cast("B"))
 
     def gather(self, column: str, slot: Any, into: Any) -> None:
         """Fills `into`, which is as long as this rank has rows; positions need no slot."""
