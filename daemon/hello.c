@@ -201,7 +201,7 @@ void loader_hello(struct session *session, const struct session_call *call, cons
                   uint64_t now_ns) {
     const Ballast__V1__HelloRequest *request = message;
     struct rank_place place;
-    char client[SESSION_NAME_BYTES], local[128];
+    char client[SESSION_NAME_BYTES + 2], local[128];
     if (!hello_valid(session, call->stream, request, &place)) {
         return;
     }
@@ -220,7 +220,7 @@ void loader_hello(struct session *session, const struct session_call *call, cons
     hello_claim(session, request, now_ns);
     (void)FAILPOINT(hello);
     hello_answer(session, call->stream);
-    session_printable(request->client, client);
+    session_value(request->client, client);
     session_log(session, LOG_INFO,
                 "rank connected dp=%u pp=%u cp=%u tp=%u pid=%u uid=%u client=%s%s%s", place.dp,
                 place.pp, place.cp, place.tp, session->peer.pid, session->peer.uid, client,

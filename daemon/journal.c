@@ -36,6 +36,12 @@ static size_t key_chars(const char *word) {
     return word[chars] == '=' && isalpha((unsigned char)word[0]) ? chars : 0;
 }
 
+/* Of the value behind `key` and '=', in quotes where it has blanks. */
+static size_t value_chars(const char *value) {
+    const char *quote = value[0] == '"' ? strchr(value + 1, '"') : NULL;
+    return quote != NULL ? (size_t)(quote + 1 - value) : strcspn(value, " ");
+}
+
 static void entry_add_pair(struct entry *entry, const char *word, size_t key) {
     char name[32];
     if (key >= sizeof name) {
@@ -46,7 +52,9 @@ static void entry_add_pair(struct entry *entry, const char *word, size_t key) {
     }
     name[key] = '\0';
     const char *value = word + key + 1;
-    entry_add(entry, "%s=%.*s\n", name, (int)strcspn(value, " "), value);
+    size_t chars = value_chars(value);
+    size_t quote = value[0] == '"' && value[chars - 1] == '"' && chars > 1 ? 1 : 0;
+    entry_add(entry, "%s=%.*s\n", name, (int)(chars - 2 * quote), value + quote);
 }
 
 size_t journal_entry(int level, const char *component, const char *text, char *out, size_t bytes) {
@@ -57,6 +65,7 @@ size_t journal_entry(int level, const char *component, const char *text, char *o
         size_t key = key_chars(word);
         if (key > 0) {
             entry_add_pair(&entry, word, key);
+            word += key + 1 + value_chars(word + key + 1);
         }
         word += strcspn(word, " ");
     }

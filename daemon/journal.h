@@ -11,8 +11,8 @@
 #define JOURNAL_SOCKET "/run/systemd/journal/socket"
 
 /* Writes the entry of one line of text, without control characters: MESSAGE, PRIORITY (`level` as
- * syslog), SYSLOG_IDENTIFIER, COMPONENT, and each word key=value of the text as KEY=value. Returns
- * its bytes; fields that do not fit are left out, MESSAGE comes first. */
+ * syslog), SYSLOG_IDENTIFIER, COMPONENT, and each key=value or key="a value" of the text as
+ * KEY=value. Returns its bytes; fields that do not fit are left out, MESSAGE comes first. */
 size_t journal_entry(int level, const char *component, const char *text, char *out, size_t bytes);
 
 /* Adds the MESSAGE_ID of an event kind to an entry of `used` bytes, if it fits; the bytes then. The

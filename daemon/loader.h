@@ -19,7 +19,10 @@ struct session_call {
 void session_move(struct session *session, enum session_state to);
 void session_log(struct session *session, int level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Names that a peer chose, cut, with ? for what is not printable ASCII: a word of a sentence; a
+ * value of a log line, in quotes where it has blanks. */
 void session_printable(const char *name, char out[SESSION_NAME_BYTES]);
+void session_value(const char *name, char out[SESSION_NAME_BYTES + 2]);
 void *session_unpack(struct session *session, const ProtobufCMessageDescriptor *type,
                      const uint8_t *data, size_t bytes);
 

@@ -110,13 +110,23 @@ void session_end_stream(struct session *session, enum status status, const char 
     session_move(session, SESSION_BOUND);
 }
 
-/* Names that a peer chose, for a sentence: printable ASCII, cut. */
-void session_printable(const char *name, char out[SESSION_NAME_BYTES]) {
+static void name_copy(const char *name, char first, char out[SESSION_NAME_BYTES]) {
     size_t i = 0;
     for (; i + 1 < SESSION_NAME_BYTES && name[i] != '\0'; i++) {
-        out[i] = '!' <= name[i] && name[i] <= '~' ? name[i] : '?';
+        out[i] = first <= name[i] && name[i] <= '~' && name[i] != '"' ? name[i] : '?';
     }
     out[i] = '\0';
+}
+
+void session_printable(const char *name, char out[SESSION_NAME_BYTES]) {
+    name_copy(name, '!', out);
+}
+
+void session_value(const char *name, char out[SESSION_NAME_BYTES + 2]) {
+    char text[SESSION_NAME_BYTES];
+    name_copy(name, ' ', text);
+    const char *quote = strchr(text, ' ') != NULL ? "\"" : "";
+    (void)snprintf(out, SESSION_NAME_BYTES + 2, "%s%s%s", quote, text, quote);
 }
 
 void *session_unpack(struct session *session, const ProtobufCMessageDescriptor *type,

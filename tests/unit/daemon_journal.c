@@ -36,6 +36,13 @@ static void what_only_looks_like_a_pair_is_none(void **state) {
     expect_entry("", 512, "MESSAGE=\n" COMMON);
 }
 
+static void a_value_in_quotes_is_one_field_whatever_it_holds(void **state) {
+    (void)state;
+    expect_entry("x client=\"my job uid=0\" uid=7", 512,
+                 "MESSAGE=x client=\"my job uid=0\" uid=7\n" COMMON "CLIENT=my job uid=0\nUID=7\n");
+    expect_entry("x a=\"\" b=\" c=1", 512, "MESSAGE=x a=\"\" b=\" c=1\n" COMMON "A=\nB=\"\nC=1\n");
+}
+
 static void a_field_that_does_not_fit_is_left_out_whole(void **state) {
     (void)state;
     const char *whole = "MESSAGE=x step=1 dp=0\n" COMMON "STEP=1\n";
@@ -80,6 +87,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pairs_of_a_line_are_fields),
         cmocka_unit_test(what_only_looks_like_a_pair_is_none),
+        cmocka_unit_test(a_value_in_quotes_is_one_field_whatever_it_holds),
         cmocka_unit_test(a_field_that_does_not_fit_is_left_out_whole),
         cmocka_unit_test(an_event_kind_has_one_id_whatever_its_pairs),
         cmocka_unit_test(an_entry_is_one_datagram_and_a_missing_journal_is_an_error),

@@ -1,5 +1,6 @@
 /* The protocol of one connection: every row of the state table, credits, order, releases, leases,
  * identities, starting points, commits. The world and its clock are fake. */
+#include "daemon/loader.h"
 #include "daemon_world.h"
 
 #include <setjmp.h>
@@ -1421,6 +1422,25 @@ static void a_stopping_daemon_begins_nothing_new(void **state) {
     expect_status(late, stream, STATUS_UNAVAILABLE);
 }
 
+static void a_client_s_name_is_logged_with_its_blanks_and_without_tricks(void **state) {
+    static const struct {
+        const char *name, *value;
+    } cases[] = {{"rank", "rank"},
+                 {"", ""},
+                 {"my trainer", "\"my trainer\""},
+                 {"a\" uid=0\n", "\"a? uid=0?\""}};
+    char value[SESSION_NAME_BYTES + 2], longest[2 * SESSION_NAME_BYTES] = "";
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        session_value(cases[i].name, value);
+        assert_string_equal(value, cases[i].value);
+    }
+    memset(longest, ' ', sizeof longest - 1);
+    session_value(longest, value);
+    assert_int_equal(strlen(value), SESSION_NAME_BYTES + 1);
+    assert_int_equal(value[strlen(value) - 1], '"');
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -1431,6 +1451,7 @@ int main(void) {
         TEST(hello_answers_the_identity_of_the_job),
         TEST(hello_refuses_what_does_not_fit_this_daemon),
         TEST(a_live_identity_stays_with_the_first_and_passes_on_when_it_leaves),
+        TEST(a_client_s_name_is_logged_with_its_blanks_and_without_tricks),
         TEST(a_data_token_is_good_once),
         TEST(a_rank_receives_its_part_of_a_pool_and_no_other),
         TEST(batches_come_in_order_on_credit_and_ends_of_steps_cost_none),

@@ -657,17 +657,16 @@ whatever_breaks_the_stream_is_the_reference_and_in_peace_all_reach_its_end(void 
         steps += sim.steps;
         lives += sim.lives;
     }
-    print_message("%" PRIu64 " seeds, %" PRIu64 " steps of the schedule, %" PRIu64
-                  " lives of the daemon in %.1f s: kills %" PRIu64 ", stops %" PRIu64
-                  ", ranks killed %" PRIu64 ", jobs killed %" PRIu64 ", connections lost %" PRIu64
-                  ", ranks stuck %" PRIu64 ", disk full %" PRIu64 ", broken %" PRIu64
-                  ", rewinds %" PRIu64 ", imports %" PRIu64 ", nodes lost %" PRIu64
-                  ", meshes changed %" PRIu64 ", batches fetched %" PRIu64
-                  ", states with a rank in the lead %" PRIu64 "\n",
-                  seeds, steps, lives, (double)(clock_now_ns() - begin_ns) / 1e9, counts.kills,
-                  counts.stops, counts.rank_kills, counts.job_kills, counts.cuts, counts.stuck,
-                  counts.full, counts.broken, counts.rewinds, counts.imports, counts.nodes,
-                  counts.meshes, counts.fetches, counts.leads);
+    print_message(
+        "%" PRIu64 " seeds, %" PRIu64 " steps of the schedule, %" PRIu64
+        " lives of the daemon in %.1f s: kills %" PRIu64 ", stops %" PRIu64
+        ", ranks killed %" PRIu64 ", jobs killed %" PRIu64 ", connections lost %" PRIu64
+        ", ranks stuck %" PRIu64 ", disk full %" PRIu64 ", broken %" PRIu64 ", rewinds %" PRIu64
+        ", imports %" PRIu64 ", nodes lost %" PRIu64 ", meshes changed %" PRIu64
+        ", batches fetched %" PRIu64 ", states with a rank in the lead %" PRIu64 "\n",
+        seeds, steps, lives, (double)(clock_now_ns() - begin_ns) / 1e9, counts.kills, counts.stops,
+        counts.rank_kills, counts.job_kills, counts.cuts, counts.stuck, counts.full, counts.broken,
+        counts.rewinds, counts.imports, counts.nodes, counts.meshes, counts.fetches, counts.leads);
 }
 
 static void the_same_seed_is_the_same_history(void **state) {
