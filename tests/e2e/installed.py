@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -163,6 +164,24 @@ def test_unit_user_manual_and_example_are_installed_and_agree():
         assert version in run(program, "--version")
         assert version in run(os.path.join(world.prefix, "bin", "ballastctl"), "--version")
         assert version in run(os.path.join(world.prefix, "bin", "ballast-rank"), "--version")
+
+
+EXPOSURE_MAX = 1.0  # of 10, as systemd-analyze counts; 0.6 on Debian 12
+
+
+def test_systemd_finds_nothing_wrong_with_the_units_and_little_that_they_expose():
+    if shutil.which("systemd-analyze") is None:
+        raise Skip("no systemd-analyze; install the package systemd")
+    with World() as world:
+        units = []
+        for name in ("ballastd.service", "ballastd.socket"):
+            units.append(os.path.join(world.dir, name))
+            with open(os.path.join(ROOT, "deploy", name)) as f, open(units[-1], "w") as to:
+                to.write(f.read().replace("/usr/bin/", BIN + "/"))
+        done = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=60)
+        wrong = [line for line in done.stderr.splitlines() if "ballastd" in line]
+        assert done.returncode == 0 and not wrong, done.stderr
+        run("systemd-analyze", "security", "--offline=true", f"--threshold={int(EXPOSURE_MAX * 10)}", units[0])
 
 
 def options_of_help(program, *command):
