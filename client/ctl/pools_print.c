@@ -7,6 +7,12 @@
 
 #include <inttypes.h>
 
+static void row_begin(struct table *table, const struct pools_row *row) {
+    table_cell(table, "%" PRIu32, row->p);
+    table_cell(table, "%" PRIu32, row->h);
+    table_cell(table, "%" PRIu32, row->b);
+}
+
 static void print_balance(const struct pools_row *rows, size_t count) {
     static const struct table_column columns[] = {
         {"P", TABLE_RIGHT, 0},      {"H", TABLE_RIGHT, 0},     {"B", TABLE_RIGHT, 0},
@@ -17,9 +23,7 @@ static void print_balance(const struct pools_row *rows, size_t count) {
     struct table table;
     table_init(&table, columns, sizeof columns / sizeof columns[0]);
     for (size_t i = 0; i < count; i++) {
-        table_cell(&table, "%" PRIu32, rows[i].p);
-        table_cell(&table, "%" PRIu32, rows[i].h);
-        table_cell(&table, "%" PRIu32, rows[i].b);
+        row_begin(&table, &rows[i]);
         table_cell(&table, "%s", units_gap(rows[i].inter_before_ppm).text);
         table_cell(&table, "%s", units_gap(rows[i].inter_after_ppm).text);
         table_cell(&table, "%s", units_gap(rows[i].bound_ppm).text);
@@ -43,9 +47,7 @@ static void print_bytes(const struct pools_row *rows, size_t count) {
     struct table table;
     table_init(&table, columns, sizeof columns / sizeof columns[0]);
     for (size_t i = 0; i < count; i++) {
-        table_cell(&table, "%" PRIu32, rows[i].p);
-        table_cell(&table, "%" PRIu32, rows[i].h);
-        table_cell(&table, "%" PRIu32, rows[i].b);
+        row_begin(&table, &rows[i]);
         table_cell(&table, "%s", units_bytes(rows[i].q_bytes).text);
         table_cell(&table, "%s", units_bytes(rows[i].kv_bytes).text);
         table_cell(&table, "%s", units_bytes(rows[i].o_bytes).text);
@@ -69,9 +71,7 @@ static void print_times(const struct pools_row *rows, size_t count) {
     table_init(&table, columns, sizeof columns / sizeof columns[0]);
     for (size_t i = 0; i < count; i++) {
         uint64_t compute_ns = rows[i].compute_ns > 0 ? rows[i].compute_ns : 1;
-        table_cell(&table, "%" PRIu32, rows[i].p);
-        table_cell(&table, "%" PRIu32, rows[i].h);
-        table_cell(&table, "%" PRIu32, rows[i].b);
+        row_begin(&table, &rows[i]);
         table_cell(&table, "%" PRIu32, rows[i].kv_pieces);
         table_cell(&table, "%s", units_time(rows[i].compute_ns).text);
         table_cell(&table, "%s", units_time(rows[i].exposed_ns).text);

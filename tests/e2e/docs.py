@@ -11,11 +11,12 @@ from world import BIN, ROOT, main
 PAGES = ["README.md", "ARCHITECTURE.md"] + sorted(os.path.relpath(p, ROOT) for p in glob.glob(f"{ROOT}/docs/*.md"))
 PROGRAMS = {name: [os.path.join(BIN, name)] for name in ("ballastd", "ballastctl", "ballast-rank", "ballast-profile")}
 PROGRAMS |= {name: [os.path.join(ROOT, name)] for name in
-             ("deploy/quickstart", "deploy/install-packages", "tests/run", "tests/bench/run", "tests/quality/run")}
-TRAINER = "examples/trainer.py"  # its words are looked up instead: for --help it would bring torch first
+             ("deploy/quickstart", "deploy/install-packages", "tests/run", "tests/bench/run")}
+# Their words are looked up instead: for --help they would bring torch first.
+SLOW = ("examples/trainer.py", "tests/quality/run")
 PROGRAMS["-m ballast.doctor"] = ["/usr/bin/python3", "-m", "ballast.doctor"]
 CALL = re.compile(r"(?:^|(?<=[\s`(]))(?:\S*/bin/)?(%s)(?= |`|$)" % "|".join(
-    sorted(map(re.escape, [*PROGRAMS, TRAINER]), key=len)[::-1]))
+    sorted(map(re.escape, [*PROGRAMS, *SLOW]), key=len)[::-1]))
 
 
 def text(page):
@@ -34,7 +35,8 @@ def calls(page):
             yield match[1], piece[match.end():].split()
 
 
-helps = {(TRAINER, ()): " ".join("--" + word.replace("_", "-") for word in re.findall(r"[a-z_-]+", text(TRAINER)))}
+helps = {(program, ()): " ".join("--" + word.replace("_", "-") for word in re.findall(r"[a-z_-]+", text(program)))
+         for program in SLOW}
 
 
 def help_of(program, *command):
