@@ -187,6 +187,13 @@ POOLED = [(policy, Mesh(dp, pp, cp)) for policy in ("pool:2", "wlb:level+pool:2"
           for dp in (1, 2) for pp in (1, 2) for cp in (1, 2, 4) if dp == 2 or policy == "pool:1"]
 CHAINED = [(policy, Mesh(2, pp, cp), None, "all-gather", "on") for policy in ("pool:2", "wlb:level+pool:2")
            for pp in (1, 2) for cp in (2, 4)]
+OTHERS = [
+    ("fixed:2", Mesh(1, 1, 2)),
+    ("wlb:none", Mesh(1, 2, 2), "variable-degree", "needed-only"),
+    ("wlb:bands+pool:2", Mesh(2, 1, 2), None, "all-gather", "on"),
+    ("pool:4", Mesh(4, 1, 2), None, "all-gather", "on"),
+    ("pool:2", Mesh(4, 1, 1)),
+]
 COVER = [
     ("plain", Mesh()),
     ("wlb:level", Mesh(2, 1, 1)),
@@ -203,7 +210,7 @@ COVER = [
 
 def test_loss_and_every_gradient_are_those_of_one_document_at_a_time():
     worst = dict.fromkeys(TOLERANCE, 0.0)
-    cases = [*enumerate([*unpooled(), *POOLED, *CHAINED] if FULL else COVER)][int(os.environ.get("BALLAST_TEST_FROM", 0)):]
+    cases = [*enumerate([*unpooled(), *POOLED, *CHAINED, *OTHERS] if FULL else COVER)][int(os.environ.get("BALLAST_TEST_FROM", 0)):]
     for number, case in cases:
         for dtype, difference in same_mathematics(*case):
             worst[dtype] = max(worst[dtype], difference)
