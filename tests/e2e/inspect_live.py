@@ -239,12 +239,14 @@ def test_shares_and_delays_are_counted_by_domain_and_plans_do_not_know_of_it():
         since = delays["domains_since"]
         assert 0 < since <= 5, "counted anew from where it went on"
         check_domains(delays["domains"], plans[since:newest], domain_of)
+        world.ctl("--socket", world.socket, "seek", 3)
+        world.wait_for(lambda: world.live("delays")["domains_since"] == 3, "counted anew from the step that was sought")
         os.truncate(path, 1000)
         world.rank(steps=30).finish(60)
         warning, = world.live("status")["warnings"]
         assert warning.startswith("domains are counted up to step ") and "long.u1: " in warning, warning
         still = int(warning.split()[6])
-        check_domains(world.live("delays")["domains"], plans[since:still], domain_of)
+        check_domains(world.live("delays")["domains"], plans[3:still], domain_of)
         world.stop()
         done = world.ctl("--config", world.config_path, "corpus", expect=1)
         assert "domains of 'long': " in done.stderr and "1000 bytes, and " in done.stderr, done.stderr
@@ -266,6 +268,15 @@ def test_domains_of_whole_datasets_are_known_since_step_0_and_simulated():
         delays = world.live("delays")
         web, = delays["domains"]
         assert delays["domains_since"] == 0 and {**web, "name": "d"} == delays["datasets"][0]
+        world.ctl("--socket", world.socket, "seek", 2)
+
+        def planned_again():
+            answer = world.live("delays")
+            same = [{**web, "name": "d"} for web in answer["domains"]] in ([], answer["datasets"])
+            assert same, "figures of steps that are not there any more"
+            return answer["domains"]
+
+        world.wait_for(planned_again, "a step is planned again")
         world.stop()
         web, = stopped(world, "delays")["domains"]
         assert web["name"] == "web" and web["tokens"] > 0
