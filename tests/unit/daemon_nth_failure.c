@@ -589,12 +589,19 @@ static void make_world(void) {
     }
     (void)snprintf(prefix, sizeof prefix, "%s/d", world.folder);
     dataset_write(prefix, &image);
+    uint8_t domains[DOCUMENTS];
+    for (uint32_t i = 0; i < DOCUMENTS; i++) {
+        domains[i] = i % 2;
+    }
+    (void)snprintf(prefix, sizeof prefix, "%s/d.u1", world.folder);
+    file_write(prefix, domains, sizeof domains);
     (void)snprintf(world.config, sizeof world.config, "%s/conf", world.folder);
     (void)snprintf(world.state, sizeof world.state, "%s/state", world.folder);
     (void)snprintf(world.socket, sizeof world.socket, "%s/b", world.folder);
     (void)snprintf(world.log, sizeof world.log, "%s/log", world.folder);
     int bytes = snprintf(text, sizeof text,
-                         "[dataset d]\npath = d\n[plan]\nwindow = 256\nmicro_batches = %u\n"
+                         "[dataset d]\npath = d\ndomain_file = d.u1\ndomain_names = "
+                         "a,b\n[plan]\nwindow = 256\nmicro_batches = %u\n"
                          "documents_max = 256\n[queues]\nwaiting_max = 1024\n[daemon]\n"
                          "socket = %s\nstate_dir = %s\n",
                          MICRO_BATCHES, world.socket, world.state);
