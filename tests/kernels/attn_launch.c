@@ -23,7 +23,7 @@ static _Alignas(64) uint64_t memory[1 << 12];
 static _Alignas(64) float workspace[1 << 16];
 
 static void request_open(struct request *request) {
-    static const struct ballast_attn_shape shape = {64, 2, 1, 8, 8};
+    static const struct ballast_attn_shape shape = {64, 2, 2, 8, 8};
     static const struct ballast_attn_fragment fragment = {
         .q_length = 8, .kv_length = 8, .head_count = 2};
     fake_cuda_reset();
@@ -122,6 +122,21 @@ static void attn_launch_needs_the_workspace_it_asked_for(void **state) {
     ballast_attn_close(request.attn);
 }
 
+/* Of 3 processors and 2 tiles. */
+static void attn_launch_leaves_the_margin_to_others(void **state) {
+    static const int blocks[] = {2, 2, 1};
+    (void)state;
+    struct request request;
+    request_open(&request);
+    assert_int_equal(request.plan.tiles, 2);
+    for (uint32_t margin = 0; margin < 3; margin++) {
+        request.call.sm_margin = margin;
+        assert_int_equal(ballast_attn_forward(request.attn, &request.call, NULL), 0);
+        assert_int_equal(fake_cuda.last_blocks, blocks[margin]);
+    }
+    ballast_attn_close(request.attn);
+}
+
 static void attn_open_says_which_device_it_needs(void **state) {
     (void)state;
     struct ballast_attn *attn = NULL;
@@ -199,6 +214,7 @@ int main(void) {
         cmocka_unit_test(attn_launch_refuses_what_the_hardware_cannot_address),
         cmocka_unit_test(attn_launch_refuses_flags_scales_margins_and_lists),
         cmocka_unit_test(attn_launch_needs_the_workspace_it_asked_for),
+        cmocka_unit_test(attn_launch_leaves_the_margin_to_others),
         cmocka_unit_test(attn_open_says_which_device_it_needs),
         cmocka_unit_test(attn_open_cleans_up_after_every_failure),
         cmocka_unit_test(attn_calls_report_the_first_failure_of_the_driver),

@@ -152,6 +152,7 @@ int cuLaunchKernel(void *opaque, unsigned grid_x, unsigned grid_y, unsigned grid
     };
     fake_cuda.launches++;
     fake_cuda.last_stream = stream;
+    fake_cuda.last_blocks = (int)grid_x;
     (void)snprintf(fake_cuda.last_kernel, sizeof fake_cuda.last_kernel, "%s", function->name);
     if (grid_y * grid_z * block_y * block_z != 1 || extra != NULL ||
         shared_bytes > function->shared_bytes) {

@@ -18,6 +18,7 @@ struct fake_cuda {
     int missing_call; /* cuInit fails */
     int launches;
     int modules; /* loaded, not unloaded */
+    int last_blocks;
     char last_kernel[64];
     void *last_stream;
 };

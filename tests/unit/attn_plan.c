@@ -77,8 +77,11 @@ static void attn_plan_refuses_rows_with_two_owners(void **state) {
     fragments[1].head_begin = 4;
     fragments[1].head_count = 4;
     assert_int_equal(build(&small, fragments, 2, NULL), 0);
-    fragments[1].q_length = 0;
+    fragments[0].head_begin = 4;
     fragments[1].head_begin = 0;
+    assert_int_equal(build(&small, fragments, 2, NULL), 0);
+    fragments[0].head_begin = 0;
+    fragments[1].q_length = 0;
     assert_int_equal(build(&small, fragments, 2, NULL), 0);
 }
 
@@ -119,6 +122,32 @@ static void attn_plan_of_nothing_is_empty(void **state) {
 }
 
 /* 100 rows at the end of 2^31 - 1, whose element offsets need more than 41 bits. */
+static uint64_t hash_of(const struct ballast_attn_shape *shape,
+                        const struct ballast_attn_fragment *fragment) {
+    static uint64_t memory[1 << 16];
+    struct ballast_attn_plan plan;
+    assert_int_equal(ballast_attn_plan_init(&plan, shape, fragment, 1, memory, sizeof memory, NULL),
+                     0);
+    return plan.hash;
+}
+
+/* Of the shape, heads of 64 and more rows leave the lists as they are. */
+static void attn_plan_hash_follows_lists_and_shape(void **state) {
+    (void)state;
+    struct ballast_attn_shape shape = small;
+    struct ballast_attn_fragment fragment = whole;
+    uint64_t hash = hash_of(&small, &whole);
+    fragment.document = 7;
+    assert_true(hash_of(&small, &fragment) == hash);
+    fragment.q_position--;
+    assert_true(hash_of(&small, &fragment) != hash);
+    shape.head_dim = 64;
+    assert_true(hash_of(&shape, &whole) != hash);
+    shape = small;
+    shape.kv_rows++;
+    assert_true(hash_of(&shape, &whole) != hash);
+}
+
 static void attn_plan_reaches_the_last_rows(void **state) {
     (void)state;
     struct ballast_attn_shape shape = small;
@@ -168,6 +197,7 @@ int main(void) {
         cmocka_unit_test(attn_plan_refuses_slices_that_overlap),
         cmocka_unit_test(attn_plan_needs_the_memory_it_asked_for),
         cmocka_unit_test(attn_plan_of_nothing_is_empty),
+        cmocka_unit_test(attn_plan_hash_follows_lists_and_shape),
         cmocka_unit_test(attn_plan_reaches_the_last_rows),
         cmocka_unit_test(attn_plan_gives_a_one_token_document_a_tile_of_its_own),
     };
