@@ -6,11 +6,12 @@
  * context-parallel layout computes rows where they live; Ulysses and pools move them. From the
  * lists every rank derives the same transfers, so the byte counts of both ends agree without being
  * sent:
- *   Q    rows that are computed away from home, for the heads that are;
- *   K/V  of every document that a rank computes with the keys [0, end) that it sees (or,
- * all-gather, of every document all keys), for the K/V heads that its query heads share; O    as Q,
- * backwards, with LSE; likewise dQ; dK, dV  as K/V, backwards, in float, added at the owner by
- * (chunk, rank).
+ *
+ *     Q       rows that are computed away from home, for the heads that are
+ *     K/V     of every document that a rank computes with, the keys [0, end) that it sees (with
+ *             all-gather all keys of all documents), for the K/V heads that its query heads share
+ *     O, dQ   as Q, backwards; LSE with O
+ *     dK, dV  as K/V, backwards, in float, added at the owner by (chunk, rank)
  *
  * The heads of all work are cut into M chunks. While chunk i is computed, chunk i + 1 is dispatched
  * and chunk i - 1 returned:
