@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#define GATHER_LINE 64 /* bytes */
+
 /* For the widest vectors that the processor has, chosen when the program is loaded. */
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
 #define GATHER_WIDEST __attribute__((target_clones("avx2", "default")))
@@ -11,38 +13,69 @@
 #define GATHER_WIDEST
 #endif
 
+/* Elements before the next cache line of out, at most count: a vector store across two lines costs
+ * as much as two, and malloc'd columns begin 16 bytes into one. */
+static uint64_t gather_head(const void *out, size_t size, uint64_t count) {
+    uint64_t head = -(uintptr_t)out % GATHER_LINE / size;
+    return head < count ? head : count;
+}
+
 GATHER_WIDEST static void gather_u16_as_i32(const uint16_t *restrict in, int32_t *restrict out,
                                             uint64_t count) {
-    for (uint64_t i = 0; i < count; i++) {
+    uint64_t head = gather_head(out, sizeof *out, count);
+    for (uint64_t i = 0; i < head; i++) {
+        out[i] = in[i];
+    }
+    for (uint64_t i = head; i < count; i++) {
         out[i] = in[i];
     }
 }
 
 GATHER_WIDEST static void gather_u16_as_i64(const uint16_t *restrict in, int64_t *restrict out,
                                             uint64_t count) {
-    for (uint64_t i = 0; i < count; i++) {
+    uint64_t head = gather_head(out, sizeof *out, count);
+    for (uint64_t i = 0; i < head; i++) {
+        out[i] = in[i];
+    }
+    for (uint64_t i = head; i < count; i++) {
         out[i] = in[i];
     }
 }
 
 GATHER_WIDEST static void gather_u32_as_i64(const uint32_t *restrict in, int64_t *restrict out,
                                             uint64_t count) {
-    for (uint64_t i = 0; i < count; i++) {
+    uint64_t head = gather_head(out, sizeof *out, count);
+    for (uint64_t i = 0; i < head; i++) {
+        out[i] = in[i];
+    }
+    for (uint64_t i = head; i < count; i++) {
         out[i] = in[i];
     }
 }
 
 GATHER_WIDEST static void gather_series_i32(int32_t value, int32_t step, int32_t *restrict out,
                                             uint64_t count) {
-    for (uint64_t i = 0; i < count; i++) {
-        out[i] = value + step * (int32_t)i;
+    uint64_t head = gather_head(out, sizeof *out, count);
+    for (uint64_t i = 0; i < head; i++) {
+        out[i] = value;
+        value += step;
+    }
+    for (uint64_t i = head; i < count; i++) {
+        out[i] = value;
+        value += step;
     }
 }
 
 GATHER_WIDEST static void gather_series_i64(int64_t value, int64_t step, int64_t *restrict out,
                                             uint64_t count) {
-    for (uint64_t i = 0; i < count; i++) {
-        out[i] = value + step * (int64_t)i;
+    uint64_t head = gather_head(out, sizeof *out, count);
+    for (uint64_t i = 0; i < head; i++) {
+        out[i] = value;
+        value += step;
+    }
+    for (uint64_t i = head; i < count; i++) {
+        out[i] = value;
+        value += step;
     }
 }
 
