@@ -1,9 +1,13 @@
-/* Bugs that others' attention kernels had, kept dead in ours; each names a report. What is refused
- * before a launch is in unit/attn_plan; NaN next to fragments (Dao-AILab/flash-attention#1745,
- * #2407, NVIDIA/cudnn-frontend#624) is attn_emulated's. Uninitialised shared memory (#1395),
- * workspaces (NVIDIA/TransformerEngine#2186) and LSE of foreign rows (tile-ai/tilelang#2461) are
- * NaN in every emulated launch. There is no max_seqlen to get wrong (#1773), and no partial output
- * is ever merged (zhuzilin/ring-flash-attention#42, SandAI-org/MagiAttention#22). */
+/* Bugs that others' attention kernels had, kept dead in ours; each names a report. Those of plans
+ * are unit/attn_plan's: malformed ones (sgl-project/sgl-flash-attn#47), counts near 2^31 (#1841,
+ * #1311). NaN next to fragments (Dao-AILab/flash-attention#1745, #2407, NVIDIA/cudnn-frontend#624,
+ * mirage-project/mirage#768) is attn_emulated's; additions that have not landed (#2244) attn_bugs',
+ * as bwd_ends_before_sums_land; the first K/V chunk used again (huggingface/diffusers#14265)
+ * attn_exchange's; one chip's profile on another (#1438) unit/profile_file's. Uninitialised shared
+ * memory (#1395), workspaces (NVIDIA/TransformerEngine#2186, #3249) and LSE of foreign rows
+ * (tile-ai/tilelang#2461) are NaN in every emulated launch. There is no max_seqlen to get wrong
+ * (#1773), no chain of semaphores (#2207), and no partial output is ever merged
+ * (zhuzilin/ring-flash-attention#42, SandAI-org/MagiAttention#22). */
 #include "tests/kernels/attn_problems.h"
 
 #include <setjmp.h>
@@ -89,7 +93,8 @@ static void outputs_take(struct outputs *outputs, const struct attn_world *world
     }
 }
 
-/* #1596, #746, #2244: deterministic modes that are not. Schedules, seeds and processors differ. */
+/* #1596, #746, #2244, SandAI-org/MagiAttention#65: deterministic modes that are not. Schedules,
+ * seeds and processors differ. */
 static void attn_deterministic_gives_the_same_bits(void **state) {
     (void)state;
     struct attn_problem problem;
