@@ -2,7 +2,8 @@
 """Seeded bugs of the kernels: each is put in, compiled for the emulator and must be found.
 
 BUGS is the list: name, file, what is there, what stands there instead. A bug whose text is not there
-exactly once (or as often as it says) fails the test: the list follows the kernels.
+exactly once (or as often as it says) fails the test: the list follows the kernels. So do the patches of
+gpu_attn/lab, which bring earlier versions back: each must fit, and with BALLAST_TEST_FULL nothing is found in it.
 """
 import concurrent.futures
 import os
@@ -161,11 +162,33 @@ BUGS = [
 # Found under the rarest schedules only, in ten seconds and more: with BALLAST_TEST_FULL.
 LONG = {"no_v_wait", "no_q_wait", "one_arrival_per_warpgroup", "bwd_no_ds_reuse_barrier"}
 
+def changes_of_patch(path):
+    """[(file, there, instead)]: the hunks of a unified diff."""
+    changes = []
+    with open(path, encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("--- "):
+                file = os.path.basename(line.strip())
+            elif line.startswith("@@"):
+                changes.append([file, "", ""])
+            elif not line.startswith("+++ "):
+                changes[-1][1] += line[1:] if line[0] in " -" else ""
+                changes[-1][2] += line[1:] if line[0] in " +" else ""
+    return changes
+
+
+def versions_of(source):
+    """[(name, hunks)]: what gpu_attn/lab has of earlier versions."""
+    lab = os.path.join(source, "gpu_attn", "lab")
+    return [(name, changes_of_patch(os.path.join(lab, name)))
+            for name in sorted(os.listdir(lab)) if name.endswith(".patch")]
+
+
 def mutate(text, bug):
     name, _, there, instead = bug[:4]
     times = bug[4] if len(bug) > 4 else 1
     if text.count(there) != times:
-        sys.exit(f"{name}: its text is there {text.count(there)} times, not {times}; mend the list")
+        sys.exit(f"{name}: its text is there {text.count(there)} times, not {times}; mend it")
     return text.replace(there, instead)
 
 
@@ -180,16 +203,27 @@ def build(folder, source, base, other_kernels, compiler):
                     "-Wl,--no-whole-archive", kernels, *other_kernels, "-lm"], check=True)
 
 
-def hunt(bug, hunter, source, base, other_kernels, compiler):
+def put_in(folder, name, changes):
+    for file, *change in changes:
+        path = os.path.join(folder, "gpu_attn", file)
+        with open(path, encoding="utf-8") as old:
+            text = mutate(old.read(), (name, file, *change))
+        with open(path, "w", encoding="utf-8") as new:
+            new.write(text)
+
+
+def check_versions_fit(source, versions):
+    for name, changes in versions:
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(os.path.join(source, "gpu_attn"), os.path.join(folder, "gpu_attn"))
+            put_in(folder, name, changes)
+
+
+def hunt(name, changes, hunter, source, base, other_kernels, compiler):
     """Found what? '' for nothing."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(os.path.join(source, "gpu_attn"), os.path.join(folder, "gpu_attn"))
-        if bug is not None:
-            path = os.path.join(folder, "gpu_attn", bug[1])
-            with open(path, encoding="utf-8") as file:
-                text = mutate(file.read(), bug)
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
+        put_in(folder, name, changes)
         build(folder, source, base, other_kernels, compiler)
         result = subprocess.run([hunter], env={**os.environ, "LD_LIBRARY_PATH": folder},
                                 capture_output=True, text=True, timeout=300, check=False)
@@ -202,20 +236,24 @@ def main():
     only = os.environ.get("BALLAST_BUG")
     full = "BALLAST_TEST_FULL" in os.environ
     bugs = [bug for bug in BUGS if bug[0] == only or (not only and (full or bug[0] not in LONG))]
+    versions = versions_of(source)
+    check_versions_fit(source, versions)
+    sound = [("without a bug", [])] + versions if full and not only else []
     started = time.monotonic()
     wrong = 0
+    rest = (hunter, source, base, other_kernels, compiler)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        sound = pool.submit(hunt, None, hunter, source, base, other_kernels, compiler) if full else None
-        found = [pool.submit(hunt, bug, hunter, source, base, other_kernels, compiler)
-                 for bug in bugs]
+        nothing = [pool.submit(hunt, name, changes, *rest) for name, changes in sound]
+        found = [pool.submit(hunt, bug[0], [bug[1:]], *rest) for bug in bugs]
         for bug, future in zip(bugs, found):
             what = future.result()
             wrong += what == ""
             print(f"{bug[0]:28} {what[:110] or 'not found  <-- WRONG'}", flush=True)
-        if sound is not None and sound.result() != "":
-            wrong += 1
-            print(f"without a bug: {sound.result()}  <-- WRONG")
-    print(f"{len(bugs)} bugs, {wrong} wrong, {time.monotonic() - started:.0f} s")
+        for (name, _), future in zip(sound, nothing):
+            what = future.result()
+            wrong += what != ""
+            print(f"{name:28} {what[:110] + '  <-- WRONG' if what else 'nothing found, as it should be'}")
+    print(f"{len(bugs)} bugs, {len(versions)} versions, {wrong} wrong, {time.monotonic() - started:.0f} s")
     return 1 if wrong else 0
 
 
