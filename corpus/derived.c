@@ -14,16 +14,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-#define LOCK_NAME    "lock"
-#define SOURCE_CHARS 32u /* of a name: path and what was done */
-#define NAME_CHARS   49u
-#define DAY_S        86400
-#define SECOND_NS    INT64_C(1000000000)
+#define LOCK_NAME       "lock"
+#define SOURCE_CHARS    32u /* of a name: path and what was done */
+#define NAME_CHARS      49u
+#define DAY_S           86400
+#define FRESH_TRIES_MAX 8u
+#define SECOND_NS       INT64_C(1000000000)
 
 struct derived {
     char *folder; /* NULL: temporary, not made yet */
@@ -148,17 +150,35 @@ static int derived_name(const struct derived *derived, const struct derivation *
     return 0;
 }
 
+/* A file of one's own: daemons in containers that share the folder may well have the same pid. */
+static int derived_open_fresh(const char *path, char **fresh) {
+    int fd = -EEXIST;
+    *fresh = NULL;
+    for (uint32_t i = 0; fd == -EEXIST && i < FRESH_TRIES_MAX; i++) {
+        uint64_t number = 0;
+        free(*fresh);
+        if (getrandom(&number, sizeof number, 0) < 0 ||
+            asprintf(fresh, "%s.%" PRIu64, path, number) < 0) {
+            *fresh = NULL;
+            return -ENOMEM;
+        }
+        fd = open(*fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+        fd = fd < 0 ? -errno : fd;
+    }
+    return fd;
+}
+
 static int derived_write(const struct derivation *derivation, const char *path, bool durable,
                          struct error *error) {
-    char *fresh = NULL;
-    if (asprintf(&fresh, "%s.%ld", path, (long)getpid()) < 0) {
+    char *fresh;
+    int fd = derived_open_fresh(path, &fresh);
+    if (fresh == NULL) {
         return error_set(error, -ENOMEM, "no memory for a path; free some memory");
     }
-    int fd = open(fresh, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    int rc = fd < 0 ? error_set(error, -errno,
+    int rc = fd < 0 ? error_set(error, fd,
                                 "%s: cannot be written (%s), for what is made of %s; check "
                                 "permissions and space",
-                                fresh, strerror(errno), derivation->source)
+                                fresh, strerror(-fd), derivation->source)
                     : derivation->make(derivation->context, fd, error);
     if (rc == 0 && ((durable && fsync(fd) < 0) || rename(fresh, path) < 0)) {
         rc = error_set(error, -errno, "%s: cannot be written (%s); check permissions and space",
@@ -254,7 +274,7 @@ struct kept_list {
     size_t count, capacity;
 };
 
-/* SOURCE-VERSION, or that with ".PID" while it is written; older versions had SOURCE alone. */
+/* SOURCE-VERSION, or that with ".NUMBER" while it is written; older versions had SOURCE alone. */
 static bool name_is_derived(const char *name) {
     static const char digits[] = "0123456789abcdef";
     size_t chars = strlen(name);

@@ -98,7 +98,11 @@ int files_hold(struct files *files, const char *path) {
     }
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0) {
-        return -errno;
+        int code = -errno; /* a folder that may only be read, which others may write */
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0) {
+            return code;
+        }
     }
     while (flock(fd, LOCK_SH) < 0 && errno == EINTR) {
     }

@@ -234,11 +234,85 @@ static void a_dataset_asks_for_its_derived_files_and_holds_the_folder(void **sta
     test_folder_remove(folder);
 }
 
+/* Writes, while another that has the same pid makes the same file. */
+struct racing {
+    struct derived *other; /* NULL: nobody */
+    const struct derivation *derivation;
+};
+
+static int make_racing(void *context, int fd, struct error *error) {
+    struct racing *racing = context;
+    struct derived *other = racing->other;
+    char *path = NULL;
+    racing->other = NULL;
+    assert_int_equal(write(fd, "1234", 4), 4);
+    if (other != NULL) {
+        assert_int_equal(derived_get(other, racing->derivation, &path, error), 0);
+        free(path);
+    }
+    assert_int_equal(write(fd, "5678", 4), 4);
+    return 0;
+}
+
+static void two_with_the_same_pid_make_a_derived_file_each_for_itself(void **state) {
+    char folder[96], source[96];
+    struct derived *both[2];
+    struct files *files = NULL;
+    struct error error = {0};
+    char *path = NULL;
+    struct stat info;
+    (void)state;
+    (void)snprintf(folder, sizeof folder, "%s/derived", world.folder);
+    (void)snprintf(source, sizeof source, "%s/source", world.folder);
+    file_write(source, "x", 1);
+    assert_int_equal(files_create(8, &files, &error), 0);
+    struct racing racing = {0};
+    const struct derivation derivation = {
+        .source = source, .what = "test", .bytes = 8, .make = make_racing, .context = &racing};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(derived_create(folder, 0, files, &both[i], &error), 0);
+    }
+    racing = (struct racing){both[1], &derivation};
+    if (derived_get(both[0], &derivation, &path, &error) < 0) {
+        fail_msg("%s", error.text);
+    }
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_size, 8);
+    free(path);
+    derived_destroy(both[0]);
+    derived_destroy(both[1]);
+    files_destroy(files);
+    assert_int_equal(pruned(folder, 0, false).files, 1);
+    test_folder_remove(folder);
+}
+
+static void what_is_derived_is_held_where_the_folder_may_only_be_read(void **state) {
+    char folder[96], lock[128];
+    struct files *files = NULL;
+    (void)state;
+    (void)snprintf(folder, sizeof folder, "%s/derived", world.folder);
+    (void)snprintf(lock, sizeof lock, "%s/lock", folder);
+    assert_int_equal(mkdir(folder, 0755), 0);
+    file_write(lock, "", 0);
+    assert_int_equal(chmod(lock, 0444) | chmod(world.folder, 0755), 0);
+    bool root = geteuid() == 0;
+    assert_int_equal(files_create(8, &files, NULL), 0);
+    assert_int_equal(root ? seteuid(65534) : 0, 0);
+    int code = files_hold(files, lock);
+    assert_int_equal(root ? seteuid(0) : 0, 0);
+    assert_int_equal(code, 0);
+    assert_true(pruned(folder, 30, true).in_use);
+    files_destroy(files);
+    test_folder_remove(folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_lost_is_named_and_other_datasets_go_on),
         cmocka_unit_test(derived_files_that_nobody_needs_are_removed_while_nobody_uses_them),
         cmocka_unit_test(a_dataset_asks_for_its_derived_files_and_holds_the_folder),
+        cmocka_unit_test(two_with_the_same_pid_make_a_derived_file_each_for_itself),
+        cmocka_unit_test(what_is_derived_is_held_where_the_folder_may_only_be_read),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
