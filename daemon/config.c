@@ -639,9 +639,11 @@ static int parse_weight(struct loader *loader, const struct dataset_given *given
     if (text->text == NULL) {
         *weight = *weight == 0 ? CONFIG_WEIGHT_ONE : *weight;
     } else if (config_decimal_parse(text->text, 6, weight) < 0 || *weight == 0 ||
-               *weight > 1000000ull * CONFIG_WEIGHT_ONE) {
-        return refuse_value(loader, text, section, "weight",
-                            "it takes 0.000001 to 1000000, up to six digits after the point");
+               *weight > CONFIG_WEIGHT_MAX) {
+        return refuse_value(
+            loader, text, section, "weight",
+            "it takes 0.000001 to 4294, up to six digits after the point; shares are what "
+            "weights are of their sum");
     }
     return 0;
 }

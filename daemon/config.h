@@ -37,6 +37,7 @@
 #define CONFIG_NAMES_BYTES        1024u               /* of a list of names, terminator included */
 #define CONFIG_STEP_MAX           (UINT64_C(1) << 40) /* of a [from STEP] section */
 #define CONFIG_WEIGHT_ONE         1000000u            /* a weight of 1 in catalog_entry.weight */
+#define CONFIG_WEIGHT_MAX         (UINT64_C(4294) * CONFIG_WEIGHT_ONE) /* the most that a catalog takes */
 
 /* [listen]: TCP, which is off by default. */
 struct config_listen {

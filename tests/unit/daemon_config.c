@@ -276,6 +276,7 @@ static void refused_values_are_named_with_what_is_allowed(void **state) {
         {"[daemon]\nsocket =\n", "a path of 1 to 102 characters"},
         {"[reader]\npayload_hashes = yes\n", "one of false, true"},
         {"[dataset books]\nweight = 0\n", "dataset.books.weight = 0 is not allowed"},
+        {"[dataset books]\nweight = 4294.000001\n", "it takes 0.000001 to 4294"},
         {"[dataset books]\nweight = 1.0000001\n", "up to six digits after the point"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

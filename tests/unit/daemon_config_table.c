@@ -269,7 +269,7 @@ static const struct {
     {"slab.slot_size", {"auto", "1048576"}},
     {"slab.huge_pages", {"off", "try"}},
     {"slab.numa_node", {"any", "1"}},
-    {"dataset.books.weight", {"0.000001", "1000000", "2.50"}},
+    {"dataset.books.weight", {"0.000001", "4294", "2.50"}},
     {"dataset.z-1_.path", {"/p", "q"}},
     {"dataset.books.domain", {"web", "a-b.c_9"}},
 };
