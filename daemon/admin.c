@@ -198,6 +198,12 @@ static bool admin_lead(const struct daemon *daemon, char *text, size_t bytes) {
                    "%" PRIu64 ", %" PRIu64 " behind them (limits.lead_steps = %" PRIu64 ")",
                    at->dp, at->pp, at->cp, at->tp, awaited->connected ? "connected" : "gone",
                    roster_done(awaited), roster_behind(awaited, leader), roster->lead_steps);
+    if (awaited->leading_ns != 0) { /* then nobody goes on: ranks that commit too seldom */
+        size_t chars = strlen(text);
+        (void)snprintf(text + chars, bytes - chars,
+                       "; it waits too, since it has not committed: commit more often, or raise "
+                       "limits.lead_steps and reload");
+    }
     return true;
 }
 

@@ -20,7 +20,7 @@ import time
 from faults import Raw, closed, small_world
 from machine import PRELOAD, write
 from metrics import ask, monitored
-from service import hello, log, memory
+from service import hello, log, memory, rewrite
 from world import BIN, FULL, Skip, World, digests, in_order, main, plan_digest, synthetic_documents, write_corpus
 
 MEMORY_KB = 64 * 1024  # beside the slab
@@ -219,6 +219,18 @@ def test_a_silent_replica_is_cut_after_its_lease_and_the_others_go_on():
         slow.process.send_signal(signal.SIGCONT)
         world.wait_for(lambda: slow.lines()[-1]["step"] > 100, "the slow one goes on where it was")
         stop([slow])
+        world.stop()
+
+
+def test_a_rank_that_commits_too_seldom_is_told_so_and_goes_on_after_a_reload():
+    with small_world(limits={"lead_steps": LEAD}, parallel={"dp": 1, "cp": 1}) as world:
+        world.start()
+        rank = world.rank(commit_every=0, steps=2 * LEAD)
+        world.wait_for(lambda: "commit more often" in str(world.live("status")["warnings"]), "there is a warning")
+        assert rank.lines()[-1]["step"] == LEAD - 1, rank.lines()[-1]
+        rewrite(world, f"lead_steps = {LEAD}", f"lead_steps = {3 * LEAD}")
+        world.daemon.send_signal(signal.SIGHUP)
+        assert rank.finish(60)[-1]["step"] == 2 * LEAD - 1
         world.stop()
 
 
