@@ -243,6 +243,28 @@ def test_memory_is_registered_once_a_mapping_and_until_nothing_points_into_it():
         raises(MemoryError, lambda: ballast.Client(world.socket, map=full), "cannot be registered")
 
 
+def test_memory_that_is_gathered_from_stays_whatever_another_thread_gives_back():
+    untold = []
+    with common_world() as world:
+        client = ballast.Client(world.socket, start=(0, 0), unmap=lambda view: untold.append(len(view)))
+        batch = client.next()
+        fill = batch._plan.fill
+
+        def meanwhile(*arguments):
+            batch.release()
+            client.close()
+            gc.collect()
+            assert not untold, "unmapped under a gather"
+            return fill(*arguments)
+
+        known = batch.tokens()
+        batch._plan.fill = meanwhile
+        assert (batch.tokens() == known).all() and client._closed
+        del batch, client
+        gc.collect()
+        assert len(untold) == 1
+
+
 def test_a_client_says_what_it_waits_for():
     with world_of() as world:
         said = []

@@ -53,6 +53,7 @@ def _column(column: str, number: int) -> Callable[..., Any]:
     free, c_number = column == "positions", ctypes.c_int(number)
 
     def gather(self: "Batch", dtype: Any = "int32", out: Any = None) -> Any:
+        memory = self._slab, self._copy  # stay while C reads, whatever another thread releases
         if not self.held or not self._client._usable:
             self._check()
         if not free and column not in self.parts:

@@ -65,7 +65,7 @@ first_byte = (ctypes.c_char * 1).from_buffer  # of what can be written; C takes 
 class Library:
     def __init__(self, path: str):
         self.path = path
-        known = ctypes.CDLL(path)
+        known, locked = ctypes.CDLL(path), ctypes.PyDLL(path)
         p, n = ctypes.c_void_p, ctypes.c_size_t
         version = _function(known.ballast_plan_version, ctypes.c_uint32)()
         if version != VERSION:
@@ -79,9 +79,11 @@ class Library:
         self.place = _function(known.ballast_plan_place, None, p, p)
         self.hash = _function(known.ballast_plan_hash, ctypes.c_uint64, p)
         # called for every batch, with pointers that are ctypes' own already: nothing is converted
-        self.next = _function(known.ballast_plan_next, ctypes.c_int)
         self.fill = _function(known.ballast_plan_gather, ctypes.c_int)
-        self.release = _function(known.ballast_plan_release, ctypes.c_int)
+        # these two wait for nothing and keep the interpreter, so that threads that share a client by mistake get errors
+        # and not each other's buffers
+        self.next = _function(locked.ballast_plan_next, ctypes.c_int)
+        self.release = _function(locked.ballast_plan_release, ctypes.c_int)
 
 
 class NativePlan:
@@ -249,11 +251,11 @@ class Reader:
 
     def _look(self) -> None:
         """At what the channel has in its buffer."""
-        channel, stream = self.channel, self.stream
-        if channel.buffer is not self._buffer:
-            self._buffer = channel.buffer
-            stream.buffer = ctypes.addressof(first_byte(self._buffer))
-            stream.capacity = len(self._buffer)
+        channel, stream, buffer = self.channel, self.stream, self.channel.buffer
+        if buffer is not self._buffer:
+            stream.buffer = ctypes.addressof(first_byte(buffer))
+            stream.capacity = len(buffer)
+            self._buffer = buffer
         stream.begin, stream.end = channel.begin, channel.end
         self._left = channel.begin != channel.end
 
