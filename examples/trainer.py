@@ -2,7 +2,7 @@
 """A small GPT trained from Ballast, with data, pipeline and context parallelism, on CPUs over gloo.
 
     python3 examples/trainer.py --dp 2 --pp 2 --cp 2 --steps 50              # starts all ranks
-    torchrun --nproc-per-node 8 examples/trainer.py --dp 2 --pp 2 --cp 2     # or is one of them
+    torchrun --nproc_per_node 8 examples/trainer.py --dp 2 --pp 2 --cp 2     # or is one of them
 
 It is meant to be read. What a trainer has to get right to train on packed, cut and shared sequences is here
 once each: rows that see their own document alone (Attention), keys and values that lie on other ranks
@@ -418,11 +418,21 @@ class Trainer:
         if self.batches is None:
             self.batches = iter(self.data)
         for batch in self.batches:
+            if self.first:
+                self.check(batch)
             if batch.index == 0:  # before anything is exchanged
                 self.data.client.agree(ballast.torch.all_gather())
             yield batch
             if batch.last:
                 return
+
+    def check(self, batch):
+        """Whether the embeddings have a row for everything that is looked up."""
+        for name, column in (("vocabulary", batch.tokens), ("longest", batch.positions)):
+            most = int(column.max()) if len(column) else 0
+            if most >= getattr(self.shape, name):
+                raise ballast.InvalidArgument(f"step {batch.step}, index {batch.index} has {name} {most + 1} at least, and this "
+                                              f"trainer was started with --{name} {getattr(self.shape, name)}")
 
     def any_of(self, here):
         flag = torch.tensor(float(here))

@@ -48,6 +48,11 @@ def test_a_good_setup_is_found_good_and_left_as_it_was():
         plain = program(BALLAST_SOCKET=world.socket, BALLAST_LIBRARY="none")
         assert "library  note   plans are read and rows gathered in Python" in plain.stdout, plain.stdout
         assert plain.returncode == 0 and plain.stdout.startswith("CHECK    RESULT FOUND\npython   ok"), plain
+        with open(os.path.join(world.dir, "numpy.py"), "w") as f:
+            f.write("raise ImportError\n")
+        path = os.pathsep.join((world.dir, os.path.join(ROOT, "client/python")))
+        without = program("--socket", world.socket, "--json", PYTHONPATH=path).stdout
+        assert '"install numpy first"' in without, without
 
 
 def test_what_is_wrong_is_named_with_its_remedy_and_exit_code():
@@ -56,7 +61,7 @@ def test_what_is_wrong_is_named_with_its_remedy_and_exit_code():
         assert code == 3 and "start ballastd" in found["socket"]["remedy"] and "batch" not in found
         world.start()
         code, found = doctor("--socket", world.socket, "--cp", 7)
-        assert code == 1 and "cp 7" in found["rank"]["text"]
+        assert code == 1 and "cp 7" in found["rank"]["text"] and "no slab is mapped" in found["memlock"]["text"], found
         code, found = doctor("--socket", world.socket, "--job-digest", "00" * 16)
         assert code == 1 and found["rank"]["result"] == "wrong"
         with ballast.Client(world.socket):

@@ -334,17 +334,17 @@ def forked(arguments, errors):
 class Job:
     """The example as a program; its steps."""
 
-    def __init__(self, world, mesh, steps, checkpoints=None):
-        arguments = ["--socket", world.socket, *self.arguments(mesh, steps)]
+    def __init__(self, world, mesh, steps, checkpoints=None, shape=SHAPE):
+        arguments = ["--socket", world.socket, *self.arguments(mesh, steps, shape)]
         if checkpoints:
             arguments += ["--checkpoints", checkpoints, "--save-every", "3"]
         self.errors = tempfile.TemporaryFile("w+")
         self.process, self.output = forked(arguments, self.errors)
 
     @staticmethod
-    def arguments(mesh, steps):
-        shape = [f"--{name.replace('_', '-')}={size}" for name, size in SHAPE._asdict().items()]
-        return ["--steps", str(steps), "--seed", "5", *(f"--{name}={size}" for name, size in mesh._asdict().items()), *shape]
+    def arguments(mesh, steps, shape=SHAPE):
+        sizes = [f"--{name.replace('_', '-')}={size}" for name, size in {**mesh._asdict(), **shape._asdict()}.items()]
+        return ["--steps", str(steps), "--seed", "5", *sizes]
 
     def wait(self):
         return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
@@ -443,14 +443,25 @@ def test_torchrun_starts_the_same_job():
             assert done.returncode != 0 and "1 ranks were started, and dp * pp * cp is 2" in done.stderr, done.stderr
 
 
+def refused(world, sentence, **shape):
+    job = Job(world, Mesh(), 1, shape=SHAPE._replace(**shape))
+    code = job.wait()
+    job.errors.seek(0)
+    text = job.errors.read()
+    assert code != 0 and sentence in text, text
+
+
 def test_a_mesh_that_is_not_the_daemons_is_refused():
     with world_of("wlb:level", Mesh(2)) as world:
         world.start()
-        job = Job(world, Mesh(), 1)
-        code = job.wait()
-        job.errors.seek(0)
-        text = job.errors.read()
-        assert code != 0 and "the daemon's mesh is dp 2" in text, text
+        refused(world, "the daemon's mesh is dp 2")
+
+
+def test_tokens_and_positions_that_the_model_does_not_know_are_refused_by_name():
+    with world_of("wlb:level", Mesh()) as world:
+        world.start()
+        refused(world, "started with --vocabulary 9", vocabulary=9)
+        refused(world, "started with --longest 16", longest=16)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from . import messages, native
 from .batch import Batch
 from .call import Channel
 from .client import Client
+from .columns import numpy
 from .dial import credentials
 from .dial import parse as parse_address
 from .errors import AlreadyExists, Error, PermissionDenied
@@ -99,6 +100,7 @@ class Doctor:
             self.say("library", OK, f"{library.path} takes batches, reads plans and gathers rows")
         else:
             self.say("library", NOTE, f"plans are read and rows gathered in Python, which costs some 0.4 ms a batch: {why}",
+                     "install numpy first" if numpy is None else
                      f"install libballast where the loader finds {native.NAME}, or name it in BALLAST_LIBRARY")
 
     def check_memlock(self) -> None:
@@ -106,7 +108,7 @@ class Doctor:
         slab = self.client._link.slab.size if self.client is not None and self.client._link.slab is not None else 0
         known = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft >> 20} MiB"
         if soft == resource.RLIM_INFINITY or soft >= slab:
-            self.say("memlock", OK, f"RLIMIT_MEMLOCK is {known}, the slab {slab >> 20} MiB")
+            self.say("memlock", OK, f"RLIMIT_MEMLOCK is {known}, " + (f"the slab {slab >> 20} MiB" if slab else "no slab is mapped"))
         else:
             self.say("memlock", NOTE, f"RLIMIT_MEMLOCK is {known}, less than the slab's {slab >> 20} MiB: it cannot be "
                      "pinned whole", "raise it (ulimit -l, LimitMEMLOCK=), or copy through pinned buffers")
