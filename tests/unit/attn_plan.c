@@ -66,6 +66,22 @@ static void attn_plan_refuses_fragments_outside_the_buffers(void **state) {
     refused(&small, &fragment, 1, "fragment 0: unknown flags 0x4");
 }
 
+static void attn_plan_refuses_more_than_31_bits_count(void **state) {
+    (void)state;
+    struct ballast_attn_error error;
+    struct ballast_attn_shape shape = small;
+    struct ballast_attn_fragment fragment = whole;
+    shape.q_rows = (uint32_t)INT32_MAX + 1;
+    assert_int_equal(build(&shape, &whole, 1, &error), -E2BIG);
+    assert_string_equal(error.text, "2147483648 query and 200 K/V rows: at most 2^31 - 1");
+    shape = (struct ballast_attn_shape){128, 200, 200, 100, INT32_MAX};
+    fragment.kv_length = INT32_MAX;
+    fragment.head_count = 200; /* of 2^24 key tiles each */
+    assert_int_equal(build(&shape, &fragment, 1, &error), -E2BIG);
+    assert_string_equal(error.text, "more than 2^31 - 1 tiles");
+    assert_int_equal(ballast_attn_plan_bytes(&shape, &fragment, 1), 0);
+}
+
 static void attn_plan_refuses_rows_with_two_owners(void **state) {
     (void)state;
     struct ballast_attn_fragment fragments[2] = {
@@ -193,6 +209,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attn_plan_refuses_shapes_that_no_kernel_takes),
         cmocka_unit_test(attn_plan_refuses_fragments_outside_the_buffers),
+        cmocka_unit_test(attn_plan_refuses_more_than_31_bits_count),
         cmocka_unit_test(attn_plan_refuses_rows_with_two_owners),
         cmocka_unit_test(attn_plan_refuses_slices_that_overlap),
         cmocka_unit_test(attn_plan_needs_the_memory_it_asked_for),
