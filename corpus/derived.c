@@ -168,6 +168,17 @@ static int derived_open_fresh(const char *path, char **fresh) {
     return fd;
 }
 
+/* The file stays the one of whoever was first, who may read it already. */
+static int derived_publish(const char *fresh, const char *path, uint64_t bytes) {
+    struct stat info;
+    if (link(fresh, path) == 0 || (errno == EEXIST && stat(path, &info) == 0 &&
+                                   (bytes == 0 || (uint64_t)info.st_size == bytes))) {
+        (void)unlink(fresh);
+        return 0;
+    }
+    return rename(fresh, path); /* over one of another size, or without hard links */
+}
+
 static int derived_write(const struct derivation *derivation, const char *path, bool durable,
                          struct error *error) {
     char *fresh;
@@ -180,7 +191,8 @@ static int derived_write(const struct derivation *derivation, const char *path, 
                                 "permissions and space",
                                 fresh, strerror(-fd), derivation->source)
                     : derivation->make(derivation->context, fd, error);
-    if (rc == 0 && ((durable && fsync(fd) < 0) || rename(fresh, path) < 0)) {
+    if (rc == 0 &&
+        ((durable && fsync(fd) < 0) || derived_publish(fresh, path, derivation->bytes) < 0)) {
         rc = error_set(error, -errno, "%s: cannot be written (%s); check permissions and space",
                        path, strerror(errno));
     }

@@ -238,6 +238,7 @@ static void a_dataset_asks_for_its_derived_files_and_holds_the_folder(void **sta
 struct racing {
     struct derived *other; /* NULL: nobody */
     const struct derivation *derivation;
+    ino_t first; /* what the other made */
 };
 
 static int make_racing(void *context, int fd, struct error *error) {
@@ -247,14 +248,17 @@ static int make_racing(void *context, int fd, struct error *error) {
     racing->other = NULL;
     assert_int_equal(write(fd, "1234", 4), 4);
     if (other != NULL) {
+        struct stat info;
         assert_int_equal(derived_get(other, racing->derivation, &path, error), 0);
+        assert_int_equal(stat(path, &info), 0);
+        racing->first = info.st_ino;
         free(path);
     }
     assert_int_equal(write(fd, "5678", 4), 4);
     return 0;
 }
 
-static void two_with_the_same_pid_make_a_derived_file_each_for_itself(void **state) {
+static void two_with_the_same_pid_make_a_derived_file_and_the_first_one_stays(void **state) {
     char folder[96], source[96];
     struct derived *both[2];
     struct files *files = NULL;
@@ -272,12 +276,13 @@ static void two_with_the_same_pid_make_a_derived_file_each_for_itself(void **sta
     for (int i = 0; i < 2; i++) {
         assert_int_equal(derived_create(folder, 0, files, &both[i], &error), 0);
     }
-    racing = (struct racing){both[1], &derivation};
+    racing = (struct racing){both[1], &derivation, 0};
     if (derived_get(both[0], &derivation, &path, &error) < 0) {
         fail_msg("%s", error.text);
     }
     assert_int_equal(stat(path, &info), 0);
     assert_int_equal(info.st_size, 8);
+    assert_int_equal(info.st_ino, racing.first); /* which the other may read by now */
     free(path);
     derived_destroy(both[0]);
     derived_destroy(both[1]);
@@ -311,7 +316,7 @@ int main(void) {
         cmocka_unit_test(what_is_lost_is_named_and_other_datasets_go_on),
         cmocka_unit_test(derived_files_that_nobody_needs_are_removed_while_nobody_uses_them),
         cmocka_unit_test(a_dataset_asks_for_its_derived_files_and_holds_the_folder),
-        cmocka_unit_test(two_with_the_same_pid_make_a_derived_file_each_for_itself),
+        cmocka_unit_test(two_with_the_same_pid_make_a_derived_file_and_the_first_one_stays),
         cmocka_unit_test(what_is_derived_is_held_where_the_folder_may_only_be_read),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
