@@ -101,7 +101,7 @@ int files_hold(struct files *files, const char *path) {
         int code = -errno; /* a folder that may only be read, which others may write */
         fd = open(path, O_RDONLY | O_CLOEXEC);
         if (fd < 0) {
-            return code;
+            return code == -EROFS ? 0 : code; /* where nobody removes anything */
         }
     }
     while (flock(fd, LOCK_SH) < 0 && errno == EINTR) {

@@ -31,7 +31,7 @@ uint32_t files_wanted(const struct files *files);
 
 /* Holds a shared lock on the file at `path`, which is made if need be, until the set goes: one for
  * a set, the first. One that may only be read is held, too. Waits for whoever has it alone. 0 also
- * where locks are not to be had. */
+ * where locks are not to be had, or the file system may only be read and has no such file. */
 int files_hold(struct files *files, const char *path);
 
 /* Opens the regular file at `path` (copied) once and notes what it is. With `direct` it is read

@@ -291,6 +291,29 @@ def test_derived_files_are_shown_and_removed_when_stale():
         assert os.listdir(derived) == ["lock"]
 
 
+def test_what_was_derived_is_used_on_a_file_system_that_may_only_be_read():
+    with World() as world:
+        path, derived = (os.path.join(world.dir, name) for name in ("litdata", "derived"))
+        write_litdata(path, synthetic_documents(5, 150, 900), compress=True)
+        os.mkdir(derived)
+        world.config([("d", path, 1)], {**SETTINGS, "corpus": {"epochs": 1, "derived": derived}})
+        world.start()
+        world.stop()
+        if subprocess.run(["mount", "--bind", derived, derived], capture_output=True).returncode != 0:
+            raise Skip("nothing can be mounted here")
+        try:
+            for lock in (True, False): # an image may have been made without it
+                if not lock:
+                    os.unlink(os.path.join(derived, "lock"))
+                subprocess.run(["mount", "-o", "remount,ro,bind", derived], check=True)
+                world.start()
+                assert world.rank(steps=2).finish()
+                world.stop()
+                subprocess.run(["mount", "-o", "remount,rw,bind", derived], check=True)
+        finally:
+            subprocess.run(["umount", "-l", derived], check=True)
+
+
 def test_a_token_file_without_an_index_needs_the_users_word():
     with World() as world:
         documents = [[*d, EOD] for d in synthetic_documents(8, 150, 900)]
