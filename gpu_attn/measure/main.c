@@ -16,6 +16,7 @@
 #define PATH_BYTES     4096u
 #define HEADS_MAX      16384u
 #define COLUMNS_MAX    (1u << 20)
+#define MARGINS_MAX    8u
 #define DEFAULT_RUNS   9u
 #define QUICK_RUNS     5u
 #define EXIT_NO_DEVICE 4
@@ -41,7 +42,9 @@ enum {
 
 struct arguments {
     struct measure_options measure;
-    struct profile_key key;
+    struct profile_key key; /* but for the margin */
+    uint32_t margin_count;
+    uint32_t margins[MARGINS_MAX]; /* ascending; a file each */
     uint32_t device;
     bool links;
     bool quiet;
@@ -55,7 +58,8 @@ static const struct argp_option options[] = {
     {"kv-heads", OPTION_KV_HEADS, "N", 0, "K/V heads of the model (8)", 1},
     {"deterministic", OPTION_DETERMINISTIC, NULL, 0, "the backward pass without float additions",
      1},
-    {"sm-margin", OPTION_SM_MARGIN, "N", 0, "processors left to exchanges (8)", 1},
+    {"sm-margin", OPTION_SM_MARGIN, "LIST", 0,
+     "processors left to exchanges, as 0,8,16: a file for each (8)", 1},
     {"hidden", OPTION_WIDTH, "N", 0, "model width; with --ffn measures the linear part too", 2},
     {"ffn", OPTION_FFN, "N", 0, "width of the feed-forward part", 2},
     {"tp", OPTION_TP, "LIST", 0, "degrees of tensor parallelism, as 1,2,8 (1)", 2},
@@ -75,6 +79,7 @@ static const char documentation[] =
     "Examples:\n"
     "  ballast-profile --output /etc/ballast/profiles\n"
     "  ballast-profile --q-heads 64 --kv-heads 8 --hidden 8192 --ffn 28672 --tp 1,8\n"
+    "  ballast-profile --sm-margin 0,8,16\n"
     "  ballast-profile --quick --json | jq -r .file\n\n"
     "The file is named by its key; `ballastctl profile show` and `fit` read it. Let nothing else "
     "run on the GPU meanwhile.\n\n"
@@ -103,20 +108,22 @@ static uint32_t number(struct argp_state *state, const char *text, uint32_t leas
     return (uint32_t)value;
 }
 
-static void degrees_parse(struct measure_options *measure, char *list, struct argp_state *state) {
+/* "1,2,8", ascending. */
+static uint32_t numbers(struct argp_state *state, char *list, uint32_t least, uint32_t most,
+                        const char *option, uint32_t *out, uint32_t room) {
     char *rest = NULL;
-    measure->degree_count = 0;
+    uint32_t count = 0;
     for (char *word = strtok_r(list, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
-        uint32_t degree = number(state, word, 1, 1024, "--tp");
-        if (measure->degree_count == PROFILE_DEGREES_MAX ||
-            (measure->degree_count > 0 && measure->degrees[measure->degree_count - 1] >= degree)) {
-            argp_error(state, "--tp: up to %u ascending degrees", PROFILE_DEGREES_MAX);
+        uint32_t value = number(state, word, least, most, option);
+        if (count == room || (count > 0 && out[count - 1] >= value)) {
+            argp_error(state, "%s: up to %u ascending numbers, with commas", option, room);
         }
-        measure->degrees[measure->degree_count++] = degree;
+        out[count++] = value;
     }
-    if (measure->degree_count == 0) {
-        argp_error(state, "--tp names no degree");
+    if (count == 0) {
+        argp_error(state, "%s names no number", option);
     }
+    return count;
 }
 
 static void check(const struct arguments *arguments, struct argp_state *state) {
@@ -149,7 +156,8 @@ static error_t parse_measure(int option, char *arg, struct argp_state *state) {
         measure->ffn = number(state, arg, 1, COLUMNS_MAX, "--ffn");
         return 0;
     case OPTION_TP:
-        degrees_parse(measure, arg, state);
+        measure->degree_count = numbers(state, arg, 1, 1024, "--tp", measure->degrees,
+                                        PROFILE_DEGREES_MAX);
         return 0;
     case OPTION_NO_LINKS:
         arguments->links = false;
@@ -194,7 +202,8 @@ static error_t parse(int option, char *arg, struct argp_state *state) {
         key->deterministic = true;
         return 0;
     case OPTION_SM_MARGIN:
-        key->sm_margin = number(state, arg, 0, 1023, "--sm-margin");
+        arguments->margin_count = numbers(state, arg, 0, 1023, "--sm-margin", arguments->margins,
+                                          MARGINS_MAX);
         return 0;
     case OPTION_TOPOLOGY:
         if (strlen(arg) >= sizeof key->topology) {
@@ -275,13 +284,16 @@ static int optional(measure_part *part, const char *name, struct measure_device 
     return result;
 }
 
-static int measure(struct arguments *arguments, struct measure_device *device,
+/* What no margin touches is measured once. */
+static int measure(struct arguments *arguments, uint32_t margin, struct measure_device *device,
                    struct profile *profile, struct ballast_attn_error *error) {
+    profile->key.sm_margin = arguments->margins[margin];
+    measure_say(&arguments->measure, "margin of %u SMs", arguments->margins[margin]);
     int result = measure_attention(device, &arguments->measure, profile, error);
-    if (result == 0 && arguments->measure.hidden > 0) {
+    if (result == 0 && margin == 0 && arguments->measure.hidden > 0) {
         result = optional(measure_linear, "linear part", device, arguments, profile, error);
     }
-    if (result == 0 && arguments->links) {
+    if (result == 0 && margin == 0 && arguments->links) {
         result = optional(measure_links, "links", device, arguments, profile, error);
     }
     return result;
@@ -354,22 +366,19 @@ static void report(const struct arguments *arguments, const struct profile *prof
            arguments->measure.spread_permille, seconds);
 }
 
-static int run(struct arguments *arguments, struct measure_device *device,
-               struct profile *profile) {
+static double seconds_now(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static int run_margin(struct arguments *arguments, uint32_t margin, struct measure_device *device,
+                      struct profile *profile) {
     struct ballast_attn_error attn_error = {0};
     struct error error = {0};
     char path[PATH_BYTES];
-    struct timespec begin, end;
-    (void)clock_gettime(CLOCK_MONOTONIC, &begin);
-    profile->key = arguments->key;
-    key_fill(&profile->key, device);
-    provenance_fill(&profile->provenance);
-    if (profile->key.sm_margin >= device->sms) {
-        return fail("--sm-margin leaves no processor; take less than the GPU has", -EINVAL);
-    }
-    measure_say(&arguments->measure, "%s, %u SMs, kernels %s", device->name, device->sms,
-                profile->key.kernel_build);
-    int code = measure(arguments, device, profile, &attn_error);
+    double begin = seconds_now();
+    int code = measure(arguments, margin, device, profile, &attn_error);
     if (code != 0) {
         return fail(attn_error.text, code);
     }
@@ -378,17 +387,34 @@ static int run(struct arguments *arguments, struct measure_device *device,
     if (code < 0) {
         return fail(error.text, code);
     }
-    (void)clock_gettime(CLOCK_MONOTONIC, &end);
-    report(arguments, profile, path,
-           (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9);
+    report(arguments, profile, path, seconds_now() - begin);
     return 0;
+}
+
+static int run(struct arguments *arguments, struct measure_device *device,
+               struct profile *profile) {
+    int code = 0;
+    profile->key = arguments->key;
+    key_fill(&profile->key, device);
+    provenance_fill(&profile->provenance);
+    if (arguments->margins[arguments->margin_count - 1] >= device->sms) {
+        return fail("--sm-margin leaves no processor; take less than the GPU has", -EINVAL);
+    }
+    measure_say(&arguments->measure, "%s, %u SMs, kernels %s", device->name, device->sms,
+                profile->key.kernel_build);
+    for (uint32_t i = 0; code == 0 && i < arguments->margin_count; i++) {
+        code = run_margin(arguments, i, device, profile);
+    }
+    return code;
 }
 
 int main(int count, char **words) {
     static const struct argp argp = {options, parse, NULL, documentation, NULL, NULL, NULL};
     struct arguments arguments = {
         .measure = {.degree_count = 1, .degrees = {1}},
-        .key = {.head_dim = 128, .q_heads = 32, .kv_heads = 8, .sm_margin = 8},
+        .key = {.head_dim = 128, .q_heads = 32, .kv_heads = 8},
+        .margin_count = 1,
+        .margins = {8},
         .links = true,
         .output = ".",
     };

@@ -78,6 +78,25 @@ def a_planner_takes_it(path):
     check(done.returncode == 0, done.stderr)
 
 
+def a_margin_has_a_file_each(folder):
+    done = run(program, "--quick", "--output", folder, "--json", "--sm-margin", "0,8,16",
+               "--hidden", "512", "--ffn", "1024", FAKE_CLOCK_DEVICES=2)
+    check(done.returncode == 0, done.stderr)
+    files = [json.loads(line)["file"] for line in done.stdout.splitlines()]
+    check(len(set(files)) == 3, files)
+    profiles = [json.load(open(path)) for path in files]
+    check([profile["key"]["sm_margin"] for profile in profiles] == [0, 8, 16], done.stdout)
+    for path, profile in zip(files, profiles):
+        for part in ("linear", "coll"):
+            check(profile[part] == profiles[0][part] != {}, part, path)
+        fit = json.loads(run(ctl, "profile", "fit", path, "--json", fake=False).stdout)
+        check(near(fit["fwd"]["block_ps"], 1.7e6, 0.001), path, fit)
+        check(near(fit["bwd"]["launch_ps"], 15e6, 0.001), path, fit)
+    check(done.stderr.count("links") + done.stderr.count("all-to-all") == 1, done.stderr)
+    for path in files:
+        os.unlink(path)
+
+
 def refusals_say_what_to_do(folder):
     none = run(program, fake=False, LD_LIBRARY_PATH="/nonexistent")
     if none.returncode == 4:  # on a machine with a GPU there is one
@@ -90,8 +109,10 @@ def refusals_say_what_to_do(folder):
     old = run(program, FAKE_CLOCK_MAJOR=8)
     check(old.returncode == 4 and "8.0 and the kernels need 9.0" in old.stderr, old.stderr)
     for words in (["--head-dim", "96"], ["--q-heads", "7", "--kv-heads", "2"], ["--hidden", "64"],
-                  ["--tp", "8,1"], ["--runs", "1"], ["surplus"]):
+                  ["--tp", "8,1"], ["--sm-margin", "8,0"], ["--sm-margin", ","], ["--runs", "1"], ["surplus"]):
         check(run(program, *words).returncode == 2, words)
+    all_taken = run(program, "--quick", "--sm-margin", "8,132", "--output", folder)
+    check(all_taken.returncode == 1 and "leaves no processor" in all_taken.stderr, all_taken.stderr)
     where = run(program, "--quick", "--quiet", "--output", folder + "/nowhere", *MODEL)
     check(where.returncode == 1 and "by --output" in where.stderr, where.stderr)
     falls = run(program, "--quick", "--quiet", "--output", folder, *MODEL, FAKE_CLOCK_FALLS=1)
@@ -104,5 +125,6 @@ with tempfile.TemporaryDirectory() as folder:
     the_rest_is_there(written)
     a_planner_takes_it(written)
     the_law_comes_back(folder, "--quick", "--deterministic", "--head-dim", "64", "--no-links")
+    a_margin_has_a_file_each(folder)
     refusals_say_what_to_do(folder)
 print(f"{checks} checks passed")
