@@ -99,9 +99,9 @@ class Channel:
 
     def _request(self, service: str, method: str, payload: bytes, flags: int) -> int:
         stream = self._next
+        self._next = stream + 2  # first: no id is sent twice, even where this is interrupted
         request = {"service": service, "method": method, "payload": payload}
         self._send(stream, _TYPE_REQUEST, flags, encode(messages.REQUEST, request))
-        self._next = stream + 2
         return stream
 
     def _next_frame(self) -> Optional[Tuple[int, Frame]]:
@@ -192,6 +192,10 @@ class Channel:
                     self._keep(*found)
             except Error as error:
                 raise self.lose(error)
+            except BaseException:  # a frame of the stream may be out of the buffer, and what follows it must not be taken
+                self.begin = self.end
+                self.lose(Disconnected("a call to the daemon was interrupted"))
+                raise
         return frame
 
     @staticmethod

@@ -548,9 +548,15 @@ class Client:
         """Slots of batches that were released while a view was alive, and are not viewed any more."""
         released = [batch for batch in self._batches if not batch.held]
         lingering = any(batch.viewed for batch in released)
-        for batch in released:
-            if not batch.viewed:
-                self._give_back(batch)
+        try:
+            for batch in released:
+                if not batch.viewed:
+                    self._give_back(batch)
+        except Error:
+            raise
+        except BaseException:
+            self._drop_released()
+            raise
         self._lingering = lingering
 
     def _drop_released(self) -> None:
