@@ -265,6 +265,35 @@ def test_memory_that_is_gathered_from_stays_whatever_another_thread_gives_back()
         assert len(untold) == 1
 
 
+def test_the_plan_of_a_batch_that_the_garbage_collector_finds_is_not_used_again():
+    class Alive:
+        def __del__(self):
+            try:
+                read.append(self.batch.documents.length.tolist())
+            except ballast.Released as error:
+                read.append(str(error))
+
+    with common_world() as world, ballast.Client(world.socket, start=(0, 0)) as client:
+        for _ in range(2):
+            read, freed = [], []
+            batch, held = client.next(), Alive()
+            known = batch.documents.length.tolist()
+            batch._plan.known = None
+            held.batch, batch.cycle = batch, held
+            plan = batch._plan.pointer.value
+            library, destroy = batch._plan.library, batch._plan.library.destroy
+            library.destroy = lambda pointer: (freed.append(pointer.value), destroy(pointer))
+            batch.release()
+            del batch, held
+            gc.collect()
+            library.destroy = destroy
+            assert freed == [plan] and read[0] in (known, "this batch was found by the garbage collector"), (freed, read)
+            assert all(free.pointer is None for free in client._reader._free if free.fill is None)
+            batch = client.next()
+            assert batch._plan.pointer is not None and len(batch.tokens()) == batch.rows
+            batch.release()
+
+
 def test_a_client_says_what_it_waits_for():
     with world_of() as world:
         said = []

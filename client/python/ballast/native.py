@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Union
 from . import messages
 from .columns import Table, each, ends, numpy
 from .deadline import Deadline, passed, wait
-from .errors import Disconnected, Error, InvalidArgument, ProtocolError
+from .errors import Disconnected, Error, InvalidArgument, ProtocolError, Released
 from .gather import Gather
 from .plan import Document, Fragment, Shard
 from .version import __version__
@@ -94,7 +94,7 @@ class NativePlan:
         pointer = library.create()
         if not pointer:
             raise MemoryError("libballast has no memory for a plan")
-        self.pointer = ctypes.c_void_p(pointer)
+        self.pointer: Any = ctypes.c_void_p(pointer)
         self.head = (ctypes.c_char * _HEAD.size).from_address(library.head(pointer))
         self.fill = library.fill
         self.rank, self.ranks = rank, ranks
@@ -102,8 +102,11 @@ class NativePlan:
         self.known: Optional[Tuple[Table, List[Shard]]] = None
 
     def __del__(self) -> None:
-        if hasattr(self, "head"):
-            self.library.destroy(self.pointer)
+        """The garbage collector calls it also of a plan that a batch's __del__ then brings back, or has: nothing may be
+        read of it any more."""
+        pointer, self.pointer, self.fill = getattr(self, "pointer", None), None, None
+        if pointer is not None:
+            self.library.destroy(pointer)
 
     def copied(self) -> "ReadPlan":
         return ReadPlan(self.documents, self.shards, self.rank)
@@ -114,6 +117,8 @@ class NativePlan:
         return (ProtocolError if code == EPROTO else Error)(text.value.decode("utf-8", "replace"))
 
     def _columns(self) -> Any:
+        if self.pointer is None:
+            raise Released("this batch was found by the garbage collector")
         room = ctypes.c_size_t()
         self.library.columns(self.pointer, None, ctypes.byref(room))
         numbers = numpy.empty(room.value, numpy.int64)
@@ -195,10 +200,11 @@ class Reader:
         self._free: List[NativePlan] = []  # that no batch has
 
     def _plan(self) -> NativePlan:
-        if self._free:
+        while self._free:
             plan = self._free.pop()
-            plan.known = None
-            return plan
+            if plan.pointer is not None:
+                plan.known = None
+                return plan
         return NativePlan(self.library, self._free, self._rank, self._ranks)
 
     def _found(self, head: Tuple[Any, ...], plan: NativePlan, code: int, data: Any) -> Found:
@@ -228,6 +234,8 @@ class Reader:
         try:
             plan = self._free.pop()
             plan.known = None
+            if plan.pointer is None:
+                plan = self._plan()
         except IndexError:  # as often as batches are alive
             plan = self._plan()
         if self._left or channel.begin != channel.end or channel.buffer is not self._buffer:
