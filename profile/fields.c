@@ -56,10 +56,30 @@ static const struct profile_field linear_fields[] = {
 };
 
 static const struct profile_field degree_fields[] = {
+    {.name = "bwd_p10_ps_per_token",
+     .kind = FIELD_LIST,
+     AT(profile_degree, bwd_p10),
+     .max = PROFILE_PS_MAX,
+     .lacking = true},
+    {.name = "bwd_p90_ps_per_token",
+     .kind = FIELD_LIST,
+     AT(profile_degree, bwd_p90),
+     .max = PROFILE_PS_MAX,
+     .lacking = true},
     {.name = "bwd_ps_per_token",
      .kind = FIELD_LIST,
      AT(profile_degree, bwd_ps_per_token),
      .max = PROFILE_PS_MAX},
+    {.name = "fwd_p10_ps_per_token",
+     .kind = FIELD_LIST,
+     AT(profile_degree, fwd_p10),
+     .max = PROFILE_PS_MAX,
+     .lacking = true},
+    {.name = "fwd_p90_ps_per_token",
+     .kind = FIELD_LIST,
+     AT(profile_degree, fwd_p90),
+     .max = PROFILE_PS_MAX,
+     .lacking = true},
     {.name = "fwd_ps_per_token",
      .kind = FIELD_LIST,
      AT(profile_degree, fwd_ps_per_token),
@@ -74,7 +94,31 @@ static const struct profile_field group_fields[] = {
      .kind = FIELD_NUMBER,
      AT(profile_group, bytes_per_us),
      .max = 1000000000},
+    {.name = "p10_ps",
+     .kind = FIELD_LIST,
+     AT(profile_group, p10),
+     .max = PROFILE_PS_MAX,
+     .lacking = true},
+    {.name = "p90_ps",
+     .kind = FIELD_LIST,
+     AT(profile_group, p90),
+     .max = PROFILE_PS_MAX,
+     .lacking = true},
     {.name = "ps", .kind = FIELD_LIST, AT(profile_group, ps), .max = PROFILE_PS_MAX},
+};
+
+static const struct profile_field measured_fields[] = {
+    {.name = "clock_max_mhz",
+     .kind = FIELD_NUMBER,
+     AT(profile_measured, clock_max_mhz),
+     .max = 100000,
+     .optional = true},
+    {.name = "clock_min_mhz",
+     .kind = FIELD_NUMBER,
+     AT(profile_measured, clock_min_mhz),
+     .max = 100000,
+     .optional = true},
+    {.name = "runs", .kind = FIELD_NUMBER, AT(profile_measured, runs), .max = 1000000},
 };
 
 static const struct profile_field provenance_fields[] = {
@@ -88,7 +132,13 @@ const struct profile_fields profile_grid_fields = TABLE(grid_fields);
 const struct profile_fields profile_linear_fields = TABLE(linear_fields);
 const struct profile_fields profile_degree_fields = TABLE(degree_fields);
 const struct profile_fields profile_group_fields = TABLE(group_fields);
+const struct profile_fields profile_measured_fields = TABLE(measured_fields);
 const struct profile_fields profile_provenance_fields = TABLE(provenance_fields);
+
+const struct profile_rows_field profile_rows_fields[PROFILE_ROWS_FIELDS] = {
+    {"p10_ps_per_tile", offsetof(struct profile_grid, p10)},
+    {"p90_ps_per_tile", offsetof(struct profile_grid, p90)},
+};
 
 static const char *const collective_names[] = {"all_gather", "all_to_all", "reduce_scatter"};
 

@@ -20,6 +20,7 @@ struct profile_field {
     size_t bytes;
     uint64_t max;
     bool optional; /* may be empty or 0: not known */
+    bool lacking;  /* of lists: may be missing, which is one of none */
     bool must;     /* of the key: must be equal for a plan to be priced by it */
 };
 
@@ -29,11 +30,22 @@ struct profile_fields {
 };
 
 extern const struct profile_fields profile_key_fields;
-extern const struct profile_fields profile_grid_fields; /* without ps_per_tile */
+extern const struct profile_fields profile_grid_fields; /* without rows */
 extern const struct profile_fields profile_linear_fields;
 extern const struct profile_fields profile_degree_fields;
 extern const struct profile_fields profile_group_fields;
+extern const struct profile_fields profile_measured_fields;
 extern const struct profile_fields profile_provenance_fields;
+
+/* What may stand beside ps_per_tile: struct profile_rows of struct profile_grid. */
+struct profile_rows_field {
+    const char *name;
+    size_t offset;
+};
+
+#define PROFILE_ROWS_FIELDS 2u
+
+extern const struct profile_rows_field profile_rows_fields[PROFILE_ROWS_FIELDS];
 
 static inline void *profile_field_at(void *object, const struct profile_field *field) {
     return (char *)object + field->offset;
@@ -41,6 +53,16 @@ static inline void *profile_field_at(void *object, const struct profile_field *f
 
 static inline const void *profile_field_of(const void *object, const struct profile_field *field) {
     return (const char *)object + field->offset;
+}
+
+static inline struct profile_rows *profile_rows_at(struct profile_grid *grid,
+                                                   const struct profile_rows_field *field) {
+    return (struct profile_rows *)((char *)grid + field->offset);
+}
+
+static inline const struct profile_rows *profile_rows_of(const struct profile_grid *grid,
+                                                         const struct profile_rows_field *field) {
+    return (const struct profile_rows *)((const char *)grid + field->offset);
 }
 
 /* The value of a field as JSON on one line. */

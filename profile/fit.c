@@ -98,6 +98,19 @@ void profile_fit(const struct profile *profile, bool backward, struct profile_fi
     fit_errors(profile, backward, out);
 }
 
+uint64_t profile_spread_ppm(const struct profile *profile, bool backward) {
+    const struct profile_grid *grid = backward ? &profile->bwd : &profile->fwd;
+    uint64_t worst_ppm = 0;
+    for (uint32_t i = 0; grid->p10.known && i < grid->q.count; i++) {
+        for (uint32_t j = 0; j < grid->kv.count; j++) {
+            uint64_t ppm = rounded((double)(grid->p90.ps[i][j] - grid->p10.ps[i][j]) /
+                                   (double)grid->ps_per_tile[i][j] * PPM);
+            worst_ppm = ppm > worst_ppm ? ppm : worst_ppm;
+        }
+    }
+    return worst_ppm;
+}
+
 uint64_t profile_link_worst_ppm(const struct profile_list *bytes, const struct profile_list *ps,
                                 uint64_t alpha_ps, uint64_t bytes_per_us) {
     uint64_t worst_ppm = 0;

@@ -167,9 +167,11 @@ static int read_fields(struct cursor *cursor, const json_t *object,
                        const struct profile_fields *fields, const char *const *others, void *out) {
     int code = 0;
     for (size_t i = 0; code == 0 && i < fields->count; i++) {
-        const json_t *value;
-        code = member(cursor, object, fields->fields[i].name, &value);
-        if (code == 0) {
+        const json_t *value = json_object_get(object, fields->fields[i].name);
+        if (!fields->fields[i].lacking) {
+            code = member(cursor, object, fields->fields[i].name, &value);
+        }
+        if (code == 0 && value != NULL) {
             size_t at = cursor_enter(cursor, ".%s", fields->fields[i].name);
             code = read_field(cursor, value, &fields->fields[i], out);
             cursor_leave(cursor, at);
@@ -180,7 +182,8 @@ static int read_fields(struct cursor *cursor, const json_t *object,
 
 static const char *const nothing_else[] = {NULL};
 
-static int read_rows(struct cursor *cursor, const json_t *rows, struct profile_grid *grid) {
+static int read_rows(struct cursor *cursor, const json_t *rows, const struct profile_grid *grid,
+                     uint64_t out[][PROFILE_POINTS_MAX]) {
     if (!json_is_array(rows) || json_array_size(rows) != grid->q.count) {
         return refuse(cursor, "it has not the %" PRIu32 " rows of q", grid->q.count);
     }
@@ -188,8 +191,7 @@ static int read_rows(struct cursor *cursor, const json_t *rows, struct profile_g
     for (uint32_t i = 0; code == 0 && i < grid->q.count; i++) {
         uint32_t count;
         size_t at = cursor_enter(cursor, "[%" PRIu32 "]", i);
-        code = read_values(cursor, json_array_get(rows, i), PROFILE_PS_MAX, grid->ps_per_tile[i],
-                           &count);
+        code = read_values(cursor, json_array_get(rows, i), PROFILE_PS_MAX, out[i], &count);
         if (code == 0 && count != grid->kv.count) {
             code = refuse(cursor, "it has %" PRIu32 " times for the %" PRIu32 " lengths of kv",
                           count, grid->kv.count);
@@ -199,23 +201,42 @@ static int read_rows(struct cursor *cursor, const json_t *rows, struct profile_g
     return code;
 }
 
+/* What the grid may lack, then what it has. */
+static int read_grid_rows(struct cursor *cursor, const json_t *object, struct profile_grid *grid) {
+    const json_t *rows = NULL;
+    int code = 0;
+    for (size_t i = 0; code == 0 && i < PROFILE_ROWS_FIELDS; i++) {
+        struct profile_rows *beside = profile_rows_at(grid, &profile_rows_fields[i]);
+        rows = json_object_get(object, profile_rows_fields[i].name);
+        if (rows != NULL) {
+            size_t at = cursor_enter(cursor, ".%s", profile_rows_fields[i].name);
+            code = read_rows(cursor, rows, grid, beside->ps);
+            beside->known = true;
+            cursor_leave(cursor, at);
+        }
+    }
+    code = code < 0 ? code : member(cursor, object, "ps_per_tile", &rows);
+    if (code == 0) {
+        (void)cursor_enter(cursor, ".ps_per_tile");
+        code = read_rows(cursor, rows, grid, grid->ps_per_tile);
+    }
+    return code;
+}
+
 static int read_grid(struct cursor *cursor, const json_t *attn, const char *name,
                      struct profile_grid *grid) {
-    static const char *const rows_too[] = {"ps_per_tile", NULL};
-    const json_t *value, *rows;
+    const char *rows_too[PROFILE_ROWS_FIELDS + 2] = {"ps_per_tile"};
+    const json_t *value;
     int code = member(cursor, attn, name, &value);
     if (code < 0) {
         return code;
     }
+    for (size_t i = 0; i < PROFILE_ROWS_FIELDS; i++) {
+        rows_too[1 + i] = profile_rows_fields[i].name;
+    }
     size_t at = cursor_enter(cursor, ".%s", name);
     code = read_fields(cursor, value, &profile_grid_fields, rows_too, grid);
-    if (code == 0) {
-        code = member(cursor, value, "ps_per_tile", &rows);
-    }
-    if (code == 0) {
-        (void)cursor_enter(cursor, ".ps_per_tile");
-        code = read_rows(cursor, rows, grid);
-    }
+    code = code < 0 ? code : read_grid_rows(cursor, value, grid);
     cursor_leave(cursor, at);
     return code;
 }
@@ -367,11 +388,11 @@ static int read_object(struct cursor *cursor, const json_t *value, const char *n
 }
 
 static int read_profile(struct cursor *cursor, const json_t *root, struct profile *profile) {
-    static const char *const names[] = {"format", "key",        "attn", "linear",
-                                        "coll",   "provenance", NULL};
+    static const char *const names[] = {"format", "key",        "attn",     "linear",
+                                        "coll",   "provenance", "measured", NULL};
     const json_t *values[6];
     int code = 0;
-    for (size_t i = 0; code == 0 && names[i] != NULL; i++) {
+    for (size_t i = 0; code == 0 && i < 6; i++) {
         code = member(cursor, root, names[i], &values[i]);
         code = code < 0 || i > 0 ? code : read_format(cursor, values[0]);
     }
@@ -381,6 +402,11 @@ static int read_profile(struct cursor *cursor, const json_t *root, struct profil
     code = code < 0 ? code : read_attn(cursor, values[2], profile);
     code = code < 0 ? code : read_linear(cursor, values[3], &profile->linear);
     code = code < 0 ? code : read_collectives(cursor, values[4], profile);
+    const json_t *measured = json_object_get(root, "measured");
+    if (code == 0 && measured != NULL) {
+        code = read_object(cursor, measured, "measured", &profile_measured_fields,
+                           &profile->measured);
+    }
     return code < 0 ? code
                     : read_object(cursor, values[5], "provenance", &profile_provenance_fields,
                                   &profile->provenance);

@@ -62,11 +62,19 @@ struct profile_list {
     uint64_t values[PROFILE_POINTS_MAX];
 };
 
+/* Beside a grid's cells, [q][kv]; a file may lack them. */
+struct profile_rows {
+    bool known;
+    uint64_t ps[PROFILE_POINTS_MAX][PROFILE_POINTS_MAX];
+};
+
 struct profile_grid {
     uint64_t launch_ps;
     struct profile_list q; /* ascending, as kv */
     struct profile_list kv;
-    uint64_t ps_per_tile[PROFILE_POINTS_MAX][PROFILE_POINTS_MAX]; /* [q][kv] */
+    uint64_t ps_per_tile[PROFILE_POINTS_MAX][PROFILE_POINTS_MAX]; /* [q][kv], medians */
+    struct profile_rows p10;                                      /* percentiles of the same */
+    struct profile_rows p90;
 };
 
 /* The linear part of a layer on one tensor-parallel rank, by the rows of a micro-batch. */
@@ -75,6 +83,8 @@ struct profile_degree {
     struct profile_list tokens; /* ascending */
     struct profile_list fwd_ps_per_token;
     struct profile_list bwd_ps_per_token;
+    struct profile_list fwd_p10, fwd_p90; /* percentiles of the same; empty: not known */
+    struct profile_list bwd_p10, bwd_p90;
 };
 
 struct profile_linear {
@@ -92,6 +102,7 @@ struct profile_group {
     uint64_t bytes_per_us;     /* received by a rank */
     struct profile_list bytes; /* received by a rank, ascending */
     struct profile_list ps;
+    struct profile_list p10, p90; /* percentiles of the same; empty: not known */
 };
 
 enum profile_collective {
@@ -112,13 +123,21 @@ struct profile_provenance {
     char tool[PROFILE_TEXT_BYTES];
 };
 
-/* Immutable once read; about 30 KB. */
+/* How it was measured; a file may lack it. */
+struct profile_measured {
+    uint64_t clock_max_mhz; /* of the SMs, as seen under load; 0: not known, as the least */
+    uint64_t clock_min_mhz;
+    uint64_t runs; /* of every launch; 0: not known */
+};
+
+/* Immutable once read; about 60 KB. */
 struct profile {
     struct profile_key key;
     struct profile_grid fwd;
     struct profile_grid bwd;
     struct profile_linear linear;
     struct profile_collective_groups coll[PROFILE_COLLECTIVES];
+    struct profile_measured measured;
     struct profile_provenance provenance;
 };
 
@@ -193,6 +212,9 @@ struct profile_fit {
     uint64_t worst_q, worst_kv;
     uint64_t curve_worst_ppm; /* the same of the curve */
 };
+
+/* The widest (90th - 10th percentile) / median of a direction's cells. 0: not known. */
+uint64_t profile_spread_ppm(const struct profile *profile, bool backward);
 
 /* The line by least squares of relative errors; t0 is not below 0. */
 void profile_fit(const struct profile *profile, bool backward, struct profile_fit *out);

@@ -81,6 +81,77 @@ static int grid_spans(const char *file, const struct profile *profile, bool back
                                     file, backward ? "bwd" : "fwd", backward ? "q" : "kv", first);
 }
 
+/* Percentiles come together, around the median, or not at all. */
+static int spread_of(const char *file, const char *path, uint64_t p10, uint64_t ps, uint64_t p90,
+                     struct error *error) {
+    return p10 <= ps && ps <= p90
+               ? 0
+               : error_set(error, -EINVAL,
+                           "%s: %s: 10th percentile %" PRIu64 ", median %" PRIu64
+                           ", 90th percentile %" PRIu64 "; they ascend, measure again",
+                           file, path, p10, ps, p90);
+}
+
+static int spread_alone(const char *file, const char *path, const char *has, const char *lacks,
+                        struct error *error) {
+    return error_set(error, -EINVAL, "%s: %s: %s without %s; write both percentiles, or neither",
+                     file, path, has, lacks);
+}
+
+static int grid_spread(const char *file, const struct profile_grid *grid, bool backward,
+                       struct error *error) {
+    const char *name = backward ? "attn.bwd" : "attn.fwd";
+    char path[64];
+    int code = 0;
+    if (grid->p10.known != grid->p90.known) {
+        return spread_alone(file, name, grid->p10.known ? "p10_ps_per_tile" : "p90_ps_per_tile",
+                            grid->p10.known ? "p90_ps_per_tile" : "p10_ps_per_tile", error);
+    }
+    for (uint32_t i = 0; code == 0 && grid->p10.known && i < grid->q.count; i++) {
+        for (uint32_t j = 0; code == 0 && j < grid->kv.count; j++) {
+            (void)snprintf(path, sizeof path, "%s.ps_per_tile[%" PRIu32 "][%" PRIu32 "]", name, i,
+                           j);
+            code = spread_of(file, path, grid->p10.ps[i][j], grid->ps_per_tile[i][j],
+                             grid->p90.ps[i][j], error);
+        }
+    }
+    return code;
+}
+
+/* The same of a list, whose path is `path`. */
+static int list_spread(const char *file, const char *path, const struct profile_list *p10,
+                       const struct profile_list *ps, const struct profile_list *p90,
+                       struct error *error) {
+    char at[96];
+    int code = 0;
+    if ((p10->count == 0) != (p90->count == 0)) {
+        return spread_alone(file, path, p10->count > 0 ? "the 10th percentile" : "the 90th",
+                            p10->count > 0 ? "the 90th" : "the 10th", error);
+    }
+    if (p10->count == 0) {
+        return 0;
+    }
+    code = lists_match(file, path, p10, ps, error);
+    code = code < 0 ? code : lists_match(file, path, p90, ps, error);
+    for (uint32_t i = 0; code == 0 && i < ps->count; i++) {
+        (void)snprintf(at, sizeof at, "%s[%" PRIu32 "]", path, i);
+        code = spread_of(file, at, p10->values[i], ps->values[i], p90->values[i], error);
+    }
+    return code;
+}
+
+static int check_measured(const char *file, const struct profile_measured *measured,
+                          struct error *error) {
+    uint64_t min = measured->clock_min_mhz, max = measured->clock_max_mhz;
+    return min <= max && (min == 0) == (max == 0)
+               ? 0
+               : error_set(error, -EINVAL,
+                           "%s: measured.clock_min_mhz: %" PRIu64
+                           " and measured.clock_max_mhz = %" PRIu64
+                           "; write the lowest and the highest that were seen, or 0 for both",
+                           file, min, max);
+}
+
 static int check_grid(const char *file, const struct profile *profile, bool backward,
                       struct error *error) {
     const struct profile_grid *grid = backward ? &profile->bwd : &profile->fwd;
@@ -89,7 +160,8 @@ static int check_grid(const char *file, const struct profile *profile, bool back
                ? code
                : list_ascends(file, backward ? "attn.bwd.kv" : "attn.fwd.kv", &grid->kv, error);
     code = code < 0 ? code : grid_spans(file, profile, backward, error);
-    return code < 0 ? code : grid_rises(file, profile, backward, error);
+    code = code < 0 ? code : grid_rises(file, profile, backward, error);
+    return code < 0 ? code : grid_spread(file, grid, backward, error);
 }
 
 static int check_degree(const char *file, const struct profile_degree *degree,
@@ -107,7 +179,14 @@ static int check_degree(const char *file, const struct profile_degree *degree,
         code = i == 0 ? list_ascends(file, path, lists[i].list, error)
                       : lists_match(file, path, lists[i].list, &degree->tokens, error);
     }
-    return code;
+    (void)snprintf(path, sizeof path, "linear.tp.%" PRIu32 ".fwd_ps_per_token", degree->tp);
+    code = code < 0 ? code
+                    : list_spread(file, path, &degree->fwd_p10, &degree->fwd_ps_per_token,
+                                  &degree->fwd_p90, error);
+    (void)snprintf(path, sizeof path, "linear.tp.%" PRIu32 ".bwd_ps_per_token", degree->tp);
+    return code < 0 ? code
+                    : list_spread(file, path, &degree->bwd_p10, &degree->bwd_ps_per_token,
+                                  &degree->bwd_p90, error);
 }
 
 static int table_rises(const char *file, const char *path, const struct profile_group *group,
@@ -133,7 +212,8 @@ static int check_group(const char *file, enum profile_collective collective,
     (void)snprintf(ps, sizeof ps, "%s.ps", path);
     int code = list_ascends(file, bytes, &group->bytes, error);
     code = code < 0 ? code : lists_match(file, ps, &group->ps, &group->bytes, error);
-    return code < 0 ? code : table_rises(file, path, group, error);
+    code = code < 0 ? code : table_rises(file, path, group, error);
+    return code < 0 ? code : list_spread(file, ps, &group->p10, &group->ps, &group->p90, error);
 }
 
 /* Heads form groups that fit a tile; SMs are left. */
@@ -155,6 +235,7 @@ static int check_key(const char *file, const struct profile_key *key, struct err
 
 int profile_validate(const char *file, const struct profile *profile, struct error *error) {
     int code = check_key(file, &profile->key, error);
+    code = code < 0 ? code : check_measured(file, &profile->measured, error);
     code = code < 0 ? code : check_grid(file, profile, false, error);
     code = code < 0 ? code : check_grid(file, profile, true, error);
     for (uint32_t i = 0; code == 0 && i < profile->linear.degree_count; i++) {

@@ -58,12 +58,22 @@ static void line_begin(FILE *out, bool first, int depth) {
     fprintf(out, "%s\n%*s", first ? "" : ",", depth, "");
 }
 
+static bool field_lacks(const struct profile_field *field, const void *object) {
+    const struct profile_list *list = profile_field_of(object, field);
+    return field->lacking && list->count == 0;
+}
+
 static void fields_write(const struct profile_fields *fields, const void *object, int depth,
                          FILE *out) {
+    bool first = true;
     for (size_t i = 0; i < fields->count; i++) {
-        line_begin(out, i == 0, depth);
-        fprintf(out, "\"%s\": ", fields->fields[i].name);
-        profile_field_write(&fields->fields[i], object, out);
+        const struct profile_field *field = &fields->fields[i];
+        if (!field_lacks(field, object)) {
+            line_begin(out, first, depth);
+            fprintf(out, "\"%s\": ", field->name);
+            profile_field_write(field, object, out);
+            first = false;
+        }
     }
 }
 
@@ -71,19 +81,37 @@ static void object_end(FILE *out, int depth) {
     fprintf(out, "\n%*s}", depth, "");
 }
 
-/* "ps_per_tile" comes before "q". */
+static void rows_write(const char *name, const uint64_t rows[][PROFILE_POINTS_MAX],
+                       const struct profile_grid *grid, bool first, FILE *out) {
+    line_begin(out, first, 3);
+    fprintf(out, "\"%s\": [", name);
+    for (uint32_t i = 0; i < grid->q.count; i++) {
+        line_begin(out, i == 0, 4);
+        values_write(rows[i], grid->kv.count, out);
+    }
+    fputs("\n   ]", out);
+}
+
+static void rows_field_write(const struct profile_rows_field *field,
+                             const struct profile_grid *grid, bool first, FILE *out) {
+    const struct profile_rows *rows = profile_rows_of(grid, field);
+    if (rows->known) {
+        rows_write(field->name, rows->ps, grid, first, out);
+    }
+}
+
+/* Percentiles and "ps_per_tile" come before "q". */
 static void grid_write(const struct profile_grid *grid, FILE *out) {
     const struct profile_fields before = {profile_grid_fields.fields,
                                           profile_grid_fields.count - 1};
     const struct profile_field *q = &profile_grid_fields.fields[profile_grid_fields.count - 1];
     fputc('{', out);
     fields_write(&before, grid, 3, out);
-    fputs(",\n   \"ps_per_tile\": [", out);
-    for (uint32_t i = 0; i < grid->q.count; i++) {
-        line_begin(out, i == 0, 4);
-        values_write(grid->ps_per_tile[i], grid->kv.count, out);
+    for (size_t i = 0; i < PROFILE_ROWS_FIELDS; i++) {
+        rows_field_write(&profile_rows_fields[i], grid, false, out);
     }
-    fprintf(out, "\n   ],\n   \"%s\": ", q->name);
+    rows_write("ps_per_tile", grid->ps_per_tile, grid, false, out);
+    fprintf(out, ",\n   \"%s\": ", q->name);
     profile_field_write(q, grid, out);
     object_end(out, 2);
 }
@@ -169,6 +197,11 @@ void profile_content_write(const struct profile *profile, bool provenance, FILE 
     object_end(out, 1);
     fputs(",\n \"linear\": ", out);
     linear_write(&profile->linear, out);
+    if (profile->measured.runs > 0) {
+        fputs(",\n \"measured\": {", out);
+        fields_write(&profile_measured_fields, &profile->measured, 2, out);
+        object_end(out, 1);
+    }
     if (provenance) {
         fputs(",\n \"provenance\": {", out);
         fields_write(&profile_provenance_fields, &profile->provenance, 2, out);

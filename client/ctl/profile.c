@@ -126,6 +126,21 @@ static void show_key(const struct opened *opened) {
     printf("by       %s\n", opened->profile->provenance.tool);
 }
 
+static void show_measured(const struct profile *profile) {
+    const struct profile_measured *measured = &profile->measured;
+    if (measured->runs > 0 && measured->clock_max_mhz > 0) {
+        printf("runs     %" PRIu64 " of each launch, SM clock %" PRIu64 " to %" PRIu64 " MHz\n",
+               measured->runs, measured->clock_min_mhz, measured->clock_max_mhz);
+    } else if (measured->runs > 0) {
+        printf("runs     %" PRIu64 " of each launch\n", measured->runs);
+    }
+    if (profile->fwd.p10.known || profile->bwd.p10.known) {
+        printf("spread   10th to 90th percentile: forward up to %s, backward %s\n",
+               units_share(profile_spread_ppm(profile, false)).text,
+               units_share(profile_spread_ppm(profile, true)).text);
+    }
+}
+
 static void show_times(const struct profile *profile) {
     static const struct table_column columns[] = {{"ATTENTION", TABLE_LEFT, 0},
                                                   {"BLOCKS", TABLE_RIGHT, 0},
@@ -237,6 +252,7 @@ static int show(struct profile_arguments *arguments) {
         code = show_json(ctl, &opened);
     } else {
         show_key(&opened);
+        show_measured(opened.profile);
         printf("\n");
         show_times(opened.profile);
         show_linear(&opened.profile->linear);

@@ -131,16 +131,24 @@ static int cell_time(struct bench *bench, const struct cell *cell, struct measur
     return result;
 }
 
-static int cell_measure(struct bench *bench, uint64_t launch_ps, uint32_t q, uint32_t kv,
-                        uint64_t *tile_ps, struct ballast_attn_error *error) {
-    struct cell cell = cell_of(bench, q, kv, WAVES);
+/* Of a launch that takes so long, what each of the waves takes. Never 0. */
+static uint64_t wave_ps(uint64_t ps, uint64_t launch_ps, uint64_t waves) {
+    uint64_t work_ps = ps > launch_ps ? ps - launch_ps : 1;
+    return work_ps / waves > 0 ? work_ps / waves : 1;
+}
+
+static int cell_measure(struct bench *bench, struct profile_grid *grid, uint32_t i, uint32_t j,
+                        struct ballast_attn_error *error) {
+    struct cell cell = cell_of(bench, (uint32_t)grid->q.values[i], (uint32_t)grid->kv.values[j],
+                               WAVES);
     struct measure_time time;
     int result = cell_time(bench, &cell, &time, error);
     if (result == 0) {
-        uint64_t work_ps = time.ps > launch_ps ? time.ps - launch_ps : 1;
         uint64_t waves = cell_waves(bench, &cell);
         uint64_t spread = (time.high_ps - time.low_ps) * 1000 / time.ps;
-        *tile_ps = work_ps / waves > 0 ? work_ps / waves : 1;
+        grid->ps_per_tile[i][j] = wave_ps(time.ps, grid->launch_ps, waves);
+        grid->p10.ps[i][j] = wave_ps(time.low_ps, grid->launch_ps, waves);
+        grid->p90.ps[i][j] = wave_ps(time.high_ps, grid->launch_ps, waves);
         if (spread > bench->options->spread_permille) {
             bench->options->spread_permille = (uint32_t)spread;
         }
@@ -186,11 +194,12 @@ static void axes(struct profile_grid *grid, bool quick) {
 static int grid_measure(struct bench *bench, struct profile_grid *grid,
                         struct ballast_attn_error *error) {
     axes(grid, bench->options->quick);
+    grid->p10.known = true;
+    grid->p90.known = true;
     int result = launch_measure(bench, &grid->launch_ps, error);
     for (uint32_t i = 0; result == 0 && i < grid->q.count; i++) {
         for (uint32_t j = 0; result == 0 && j < grid->kv.count; j++) {
-            result = cell_measure(bench, grid->launch_ps, (uint32_t)grid->q.values[i],
-                                  (uint32_t)grid->kv.values[j], &grid->ps_per_tile[i][j], error);
+            result = cell_measure(bench, grid, i, j, error);
         }
         measure_say(bench->options, "attention %s: %u of %u rows of lengths",
                     bench->backward ? "backward" : "forward", i + 1, grid->q.count);

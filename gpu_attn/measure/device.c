@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +16,13 @@
 #define MANAGEMENT     "libnvidia-ml.so.1"
 #define DRAWN          ((size_t)1 << 20) /* bytes that are drawn; then they repeat */
 #define CLOCK_RATE_KHZ 13                /* CU_DEVICE_ATTRIBUTE_CLOCK_RATE */
+#define CLOCK_SM       1                 /* NVML_CLOCK_SM */
 
 static const struct attn_symbol symbols[] = {
     {"cuDriverGetVersion", offsetof(struct measure_driver, driver_version)},
     {"cuDeviceGetCount", offsetof(struct measure_driver, device_count)},
     {"cuDeviceGetName", offsetof(struct measure_driver, device_name)},
+    {"cuDeviceGetPCIBusId", offsetof(struct measure_driver, device_bus)},
     {"cuDevicePrimaryCtxRetain", offsetof(struct measure_driver, context_retain)},
     {"cuCtxSetCurrent", offsetof(struct measure_driver, context_set)},
     {"cuDevicePrimaryCtxRelease_v2", offsetof(struct measure_driver, context_release)},
@@ -82,22 +85,25 @@ static int device_describe(struct measure_device *device, struct ballast_attn_er
     return 0;
 }
 
-/* What only the management library knows; without it the profile says less. */
+/* What only the management library knows; without it the profile says less. It counts devices that
+ * CUDA_VISIBLE_DEVICES hides too, so the bus names ours. */
 static void device_manage(struct measure_device *device) {
     void *library = dlopen(MANAGEMENT, RTLD_NOW | RTLD_LOCAL);
     struct {
         int (*init)(void);
         int (*driver)(char *text, unsigned bytes);
-        int (*handle)(unsigned index, void **handle);
+        int (*handle)(const char *bus, void **handle);
         int (*power)(void *handle, unsigned *milliwatts);
+        int (*clock)(void *handle, int domain, unsigned *mhz);
     } management;
     static const struct attn_symbol wanted[] = {
         {"nvmlInit_v2", offsetof(__typeof__(management), init)},
         {"nvmlSystemGetDriverVersion", offsetof(__typeof__(management), driver)},
-        {"nvmlDeviceGetHandleByIndex_v2", offsetof(__typeof__(management), handle)},
+        {"nvmlDeviceGetHandleByPciBusId_v2", offsetof(__typeof__(management), handle)},
         {"nvmlDeviceGetPowerManagementLimit", offsetof(__typeof__(management), power)},
+        {"nvmlDeviceGetClockInfo", offsetof(__typeof__(management), clock)},
     };
-    void *handle = NULL;
+    char bus[32] = "";
     unsigned milliwatts = 0;
     if (library == NULL ||
         attn_symbols_find(library, MANAGEMENT, wanted, sizeof wanted / sizeof *wanted, &management,
@@ -108,8 +114,13 @@ static void device_manage(struct measure_device *device) {
     if (management.driver(device->driver_text, sizeof device->driver_text) != 0) {
         device->driver_text[0] = '\0';
     }
-    if (management.handle((unsigned)device->ordinal, &handle) == 0 &&
-        management.power(handle, &milliwatts) == 0) {
+    if (device->calls.device_bus(bus, sizeof bus, device->ordinal) != 0 ||
+        management.handle(bus, &device->managed) != 0) {
+        device->managed = NULL;
+        return;
+    }
+    device->clock = management.clock;
+    if (management.power(device->managed, &milliwatts) == 0) {
         device->power_cap_w = milliwatts / 1000;
     }
 }
@@ -228,12 +239,28 @@ static uint64_t ps_of(float ms) {
     return ps < 1 ? 1 : (uint64_t)llround(ps);
 }
 
-static int time_once(struct measure_device *device, measure_work *work, void *context, float *ms,
-                     struct ballast_attn_error *error) {
+static void clock_see(struct measure_device *device) {
+    unsigned mhz = 0;
+    if (device->managed == NULL || device->clock(device->managed, CLOCK_SM, &mhz) != 0 ||
+        mhz == 0) {
+        return;
+    }
+    if (device->clock_min_mhz == 0 || mhz < device->clock_min_mhz) {
+        device->clock_min_mhz = mhz;
+    }
+    device->clock_max_mhz = mhz > device->clock_max_mhz ? mhz : device->clock_max_mhz;
+}
+
+/* The clock is asked for behind the last event, while the device works. */
+static int time_once(struct measure_device *device, measure_work *work, void *context, bool clock,
+                     float *ms, struct ballast_attn_error *error) {
     int result = check(device, device->calls.event_record(device->start, NULL), "event", error);
     result = result != 0 ? result : work(context, error);
     if (result == 0) {
         result = check(device, device->calls.event_record(device->end, NULL), "event", error);
+    }
+    if (result == 0 && clock) {
+        clock_see(device);
     }
     if (result == 0) {
         result = check(device, device->calls.event_wait(device->end), "what is measured", error);
@@ -250,7 +277,8 @@ int measure_device_time(struct measure_device *device, measure_work *work, void 
     float ms[MEASURE_RUNS_MAX];
     int result = 0;
     for (uint32_t run = 0; result == 0 && run < WARM_UP + runs; run++) {
-        result = time_once(device, work, context, &ms[run < WARM_UP ? 0 : run - WARM_UP], error);
+        result = time_once(device, work, context, run + 1 == WARM_UP + runs,
+                           &ms[run < WARM_UP ? 0 : run - WARM_UP], error);
     }
     if (result == 0) {
         qsort(ms, runs, sizeof *ms, ascending);

@@ -16,6 +16,7 @@ struct measure_driver {
     int (*driver_version)(int *version);
     int (*device_count)(int *count);
     int (*device_name)(char *name, int bytes, int device);
+    int (*device_bus)(char *bus, int bytes, int device);
     int (*context_retain)(void **context, int device);
     int (*context_set)(void *context);
     int (*context_release)(int device);
@@ -42,6 +43,10 @@ struct measure_device {
     uint32_t sms;
     uint32_t clock_cap_mhz;
     uint32_t power_cap_w; /* 0: not known */
+    void *managed;        /* the management library's device; NULL: not known */
+    int (*clock)(void *managed, int domain, unsigned *mhz);
+    uint32_t clock_min_mhz; /* of the SMs, seen while work that was timed ran; 0: not known */
+    uint32_t clock_max_mhz;
     void *start;
     void *end;
 };

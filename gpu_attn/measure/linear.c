@@ -151,14 +151,20 @@ static int memory_open(struct bench *bench, uint32_t tokens, struct ballast_attn
     return result;
 }
 
+static void list_add(struct profile_list *list, uint64_t ps, uint64_t tokens) {
+    list->values[list->count++] = ps / tokens > 0 ? ps / tokens : 1;
+}
+
 static int degree_time(struct bench *bench, const struct measure_options *options, bool backward,
-                       struct profile_list *list, struct ballast_attn_error *error) {
+                       struct profile_degree *degree, struct ballast_attn_error *error) {
     struct measure_time time;
     bench->backward = backward;
     int result = measure_device_time(bench->device, layer_run, bench, options->runs, &time, error);
     if (result == 0) {
-        uint64_t ps = time.ps / bench->tokens;
-        list->values[list->count++] = ps > 0 ? ps : 1;
+        list_add(backward ? &degree->bwd_ps_per_token : &degree->fwd_ps_per_token, time.ps,
+                 bench->tokens);
+        list_add(backward ? &degree->bwd_p10 : &degree->fwd_p10, time.low_ps, bench->tokens);
+        list_add(backward ? &degree->bwd_p90 : &degree->fwd_p90, time.high_ps, bench->tokens);
     }
     return result;
 }
@@ -171,9 +177,8 @@ static int degree_measure(struct bench *bench, const struct measure_options *opt
          result == 0 && i < sizeof token_counts / sizeof *token_counts; i += step) {
         degree->tokens.values[degree->tokens.count++] = token_counts[i];
         bench->tokens = (uint32_t)token_counts[i];
-        result = degree_time(bench, options, false, &degree->fwd_ps_per_token, error);
-        result = result != 0 ? result
-                             : degree_time(bench, options, true, &degree->bwd_ps_per_token, error);
+        result = degree_time(bench, options, false, degree, error);
+        result = result != 0 ? result : degree_time(bench, options, true, degree, error);
     }
     return result;
 }

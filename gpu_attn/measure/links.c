@@ -28,7 +28,7 @@ struct rank {
     struct ballast_exchange_transport *transport;
     void *send, *receive;
     uint64_t counts[RANKS_MAX];
-    struct profile_group group; /* its bytes and ps */
+    struct profile_group group; /* its bytes, ps and percentiles */
     struct ballast_attn_error error;
 };
 
@@ -65,6 +65,8 @@ static int rank_measure(struct rank *rank, struct ballast_attn_error *error) {
         if (result == 0) {
             rank->group.bytes.values[rank->group.bytes.count++] = bytes;
             rank->group.ps.values[rank->group.ps.count++] = time.ps;
+            rank->group.p10.values[rank->group.p10.count++] = time.low_ps;
+            rank->group.p90.values[rank->group.p90.count++] = time.high_ps;
         }
     }
     return result;

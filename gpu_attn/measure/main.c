@@ -382,6 +382,8 @@ static int run_margin(struct arguments *arguments, uint32_t margin, struct measu
     if (code != 0) {
         return fail(attn_error.text, code);
     }
+    profile->measured = (struct profile_measured){device->clock_max_mhz, device->clock_min_mhz,
+                                                  arguments->measure.runs};
     code = profile_validate("what was measured", profile, &error);
     code = code < 0 ? code : write_file(arguments, profile, path, &error);
     if (code < 0) {

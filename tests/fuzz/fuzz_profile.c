@@ -46,6 +46,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     price(&model.backward);
     profile_fit(profile, false, &fit);
     profile_fit(profile, true, &fit);
+    (void)profile_spread_ppm(profile, false);
+    (void)profile_spread_ppm(profile, true);
     assert(profile_keys_compare(&profile->key, &again->key, NULL, NULL) == 0);
     free(again_text);
     free(text);

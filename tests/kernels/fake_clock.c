@@ -1,5 +1,5 @@
-/* fake_clock: a libcuda.so.1, libnccl.so.2 and libcublas.so.13 that compute nothing and know what
- * it would have taken.
+/* fake_clock: a libcuda.so.1, libnccl.so.2, libcublas.so.13 and libnvidia-ml.so.1 that compute
+ * nothing and know what it would have taken.
  *
  * Every thread has a device whose clock goes on by a law: a launch of attention takes launch + the
  * busiest of its blocks, a tile t0 + blocks * tb; a product its FLOPs at 500 TFLOP/s; a copy its
@@ -10,6 +10,7 @@
 #include "gpu_attn/params.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -68,6 +69,7 @@ int cuGetErrorName(int result, const char **name);
 int cuDriverGetVersion(int *version);
 int cuDeviceGetCount(int *count);
 int cuDeviceGetName(char *name, int bytes, int device);
+int cuDeviceGetPCIBusId(char *bus, int bytes, int device);
 int cuCtxGetDevice(int *device);
 int cuDeviceGetAttribute(int *value, int attribute, int device);
 int cuDevicePrimaryCtxRetain(void **context, int device);
@@ -103,6 +105,11 @@ int cuEventElapsedTime(float *ms, void *start, void *end);
 int cublasCreate_v2(void **handle);
 int cublasDestroy_v2(void *handle);
 int cublasGemmEx(void *handle, int transpose_a, int transpose_b, int m, int n, int k);
+int nvmlInit_v2(void);
+int nvmlSystemGetDriverVersion(char *text, unsigned bytes);
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **handle);
+int nvmlDeviceGetPowerManagementLimit(void *handle, unsigned *milliwatts);
+int nvmlDeviceGetClockInfo(void *handle, int domain, unsigned *mhz);
 int ncclGetVersion(int *version);
 int ncclGetUniqueId(void *id);
 int ncclCommInitRank(void **out, int ranks);
@@ -140,6 +147,11 @@ int cuDeviceGetCount(int *count) {
 int cuDeviceGetName(char *name, int bytes, int device) {
     strncpy(name, "Fake H100 of the tests", (size_t)bytes);
     return device >= 0 ? SUCCESS : NO_DEVICE;
+}
+
+int cuDeviceGetPCIBusId(char *bus, int bytes, int device) {
+    (void)snprintf(bus, (size_t)bytes, "0000:%02x:00.0", (unsigned)device);
+    return SUCCESS;
 }
 
 int cuCtxGetDevice(int *device) {
@@ -342,6 +354,33 @@ int cublasDestroy_v2(void *handle) {
 int cublasGemmEx(void *handle, int transpose_a, int transpose_b, int m, int n, int k) {
     clock_us += 2.0 * m * n * k / 5e8;
     return handle == &clock_us && transpose_a == 1 && transpose_b == 0 ? SUCCESS : INVALID_VALUE;
+}
+
+/* ---- libnvidia-ml: the clock falls by 15 MHz a question, from 1980 to 1830, and begins anew */
+
+int nvmlInit_v2(void) {
+    return SUCCESS;
+}
+
+int nvmlSystemGetDriverVersion(char *text, unsigned bytes) {
+    (void)snprintf(text, bytes, "580.95");
+    return SUCCESS;
+}
+
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **handle) {
+    *handle = &clock_us;
+    return strncmp(bus, "0000:", 5) == 0 ? SUCCESS : INVALID_VALUE;
+}
+
+int nvmlDeviceGetPowerManagementLimit(void *handle, unsigned *milliwatts) {
+    *milliwatts = 700000;
+    return handle == &clock_us ? SUCCESS : INVALID_VALUE;
+}
+
+int nvmlDeviceGetClockInfo(void *handle, int domain, unsigned *mhz) {
+    static _Thread_local unsigned asked;
+    *mhz = 1980 - 15 * (asked++ % 11);
+    return handle == &clock_us && domain == 1 ? SUCCESS : INVALID_VALUE;
 }
 
 /* ---- libnccl */

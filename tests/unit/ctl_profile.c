@@ -57,6 +57,21 @@ static void change_host(struct profile *profile) {
     (void)snprintf(profile->provenance.host, sizeof profile->provenance.host, "elsewhere");
 }
 
+static void a_profile_says_how_it_was_measured(void **state) {
+    (void)state;
+    struct ran ran = {0};
+    struct world world;
+    world_open(&world);
+    const char *path = profile_changed(&world, world_profile_detail);
+    ran_ctl(&ran, "profile", "show", path, NULL);
+    ran_expect(&ran, 0);
+    assert_true(text_width(ran.out) <= 80);
+    assert_non_null(strstr(ran.out, "runs     9 of each launch, SM clock 1755 to 1980 MHz\n"));
+    assert_non_null(strstr(ran.out, "spread   10th to 90th percentile: forward up to 2"));
+    ran_free(&ran);
+    world_close(&world);
+}
+
 static void change_driver(struct profile *profile) {
     (void)snprintf(profile->key.driver, sizeof profile->key.driver, "570.86");
     for (uint32_t i = 0; i < profile->fwd.q.count; i++) {
@@ -220,6 +235,7 @@ int main(void) {
     ran_environment_clear();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_profile_is_shown_for_people_and_as_it_is),
+        cmocka_unit_test(a_profile_says_how_it_was_measured),
         cmocka_unit_test(comparing_tells_what_is_refused_from_what_is_let_pass),
         cmocka_unit_test(fitting_gives_the_line_of_each_direction),
         cmocka_unit_test(wrong_words_and_files_are_refused),

@@ -172,6 +172,97 @@ static void every_fault_is_refused_by_file_and_path(void **state) {
     free(made);
 }
 
+static const struct refusal detail_refusals[] = {
+    {"\"runs\": 9", "\"runs\": 0", "a.json: measured.runs: 0 is not from 1"},
+    {"\"runs\": 9", "\"runs\": 9, \"run\": 9", "a.json: measured.run: unknown"},
+    {",\n  \"runs\": 9", "", "a.json: measured.runs: missing"},
+    {"\"measured\": {", "\"measured\": 1, \"x\": {", "a.json: x: unknown"},
+    {"\"clock_min_mhz\": 1755", "\"clock_min_mhz\": 1985", "measured.clock_min_mhz: 1985 and"},
+    {"\"clock_min_mhz\": 1755", "\"clock_min_mhz\": 0", "measured.clock_min_mhz: 0 and"},
+    {"\"p10_ps_per_tile\"", "\"p50_ps_per_tile\"", "attn.bwd.p50_ps_per_tile: unknown"},
+    {"\"p90_ps_per_tile\": [", "\"p90_ps_per_tile\": [ [1],", "p90_ps_per_tile: it has not the 12"},
+    {"[4917001, ", "[", "attn.fwd.p10_ps_per_tile[0]: it has 10 times for the 11"},
+    {"[4917001, ", "[0, ", "attn.fwd.p10_ps_per_tile[0][0]: 0 is not from 1"},
+    {"[4917001, ", "[4966668, ",
+     "attn.fwd.ps_per_tile[0][0]: 10th percentile 4966668, median 4966667"},
+    {"[5016333, ", "[4966666, ", "90th percentile 4966666; they ascend, measure again"},
+    {"\"fwd_p10_ps_per_token\": [", "\"fwd_p10_ps_per_token\": [1, ",
+     "linear.tp.1.fwd_ps_per_token: 6 values for 5"},
+    {"\"bwd_p90_ps_per_token\": [", "\"bwd_p90_ps_per_token\": [1, ",
+     "linear.tp.1.bwd_ps_per_token: 6 values for 5"},
+    {"\"p10_ps\": [", "\"p10_ps\": [99999999999, ", "coll.all_gather.2x1.ps: 16 values for 15"},
+    {"\"p10_ps\": [15046608", "\"p10_ps\": [99999999",
+     "coll.all_gather.2x1.ps[0]: 10th percentile 99999999"},
+};
+
+static void every_fault_of_the_details_is_refused_by_path(void **state) {
+    (void)state;
+    struct profile *made = world_profile();
+    world_profile_detail(made);
+    for (size_t i = 0; i < sizeof detail_refusals / sizeof detail_refusals[0]; i++) {
+        char *text = world_replace(world_profile_text(made), detail_refusals[i].from,
+                                   detail_refusals[i].to);
+        expect_refused(text, strlen(text), detail_refusals[i].says);
+        free(text);
+    }
+    free(made);
+}
+
+static void a_percentile_alone_is_refused(void **state) {
+    (void)state;
+    struct profile *made = world_profile();
+    struct error error = {0};
+    world_profile_detail(made);
+    made->fwd.p90.known = false;
+    assert_int_equal(profile_validate("a.json", made, &error), -EINVAL);
+    assert_non_null(strstr(error.text, "attn.fwd: p10_ps_per_tile without p90_ps_per_tile"));
+    made->fwd.p10.known = false;
+    made->linear.degrees[1].bwd_p10.count = 0;
+    assert_int_equal(profile_validate("a.json", made, &error), -EINVAL);
+    assert_non_null(strstr(error.text, "linear.tp.2.bwd_ps_per_token: the 90th without the 10th"));
+    made->linear.degrees[1].bwd_p90.count = 0;
+    assert_int_equal(profile_validate("a.json", made, &error), 0);
+    free(made);
+}
+
+/* Plans are priced as without them, but the hash is of every figure. */
+static void details_read_back_and_price_nothing(void **state) {
+    (void)state;
+    struct profile *made = world_profile();
+    struct model_profile before, after;
+    assert_int_equal(profile_model(made, &before), 0);
+    world_profile_detail(made);
+    char *text = world_profile_text(made);
+    struct profile *again = parsed(text);
+    char *written = world_profile_text(again);
+    assert_string_equal(written, text);
+    assert_int_equal(again->measured.runs, 9);
+    assert_int_equal(again->measured.clock_min_mhz, 1755);
+    assert_true(profile_spread_ppm(again, false) > 19000 &&
+                profile_spread_ppm(again, false) < 21000);
+    assert_int_equal(profile_model(again, &after), 0);
+    assert_string_equal(after.name, before.name);
+    assert_memory_not_equal(after.hash, before.hash, sizeof after.hash);
+    memcpy(after.hash, before.hash, sizeof after.hash);
+    assert_memory_equal(&after, &before, sizeof after);
+    free(written);
+    free(again);
+    free(text);
+    free(made);
+}
+
+/* Of files that have none of what came later. */
+static void the_hash_of_a_file_without_details_stays(void **state) {
+    (void)state;
+    static const uint8_t hash[] = {0x82, 0x17, 0xc6, 0xad, 0x87, 0x86, 0xfa, 0xd9,
+                                   0xb9, 0xc5, 0x37, 0x23, 0xb2, 0x12, 0xb8, 0x1c};
+    struct profile *made = world_profile();
+    struct model_profile model;
+    assert_int_equal(profile_model(made, &model), 0);
+    assert_memory_equal(model.hash, hash, sizeof hash);
+    free(made);
+}
+
 static void noise_of_up_to_five_percent_is_let_pass(void **state) {
     (void)state;
     struct profile *made = world_profile();
@@ -412,6 +503,10 @@ int main(void) {
         cmocka_unit_test(what_is_written_reads_back_and_is_written_alike),
         cmocka_unit_test(a_profile_may_lack_the_linear_part_and_collectives),
         cmocka_unit_test(every_fault_is_refused_by_file_and_path),
+        cmocka_unit_test(every_fault_of_the_details_is_refused_by_path),
+        cmocka_unit_test(a_percentile_alone_is_refused),
+        cmocka_unit_test(details_read_back_and_price_nothing),
+        cmocka_unit_test(the_hash_of_a_file_without_details_stays),
         cmocka_unit_test(noise_of_up_to_five_percent_is_let_pass),
         cmocka_unit_test(what_is_too_large_or_too_deep_is_not_read),
         cmocka_unit_test(a_file_is_named_by_its_key),

@@ -104,6 +104,46 @@ struct profile *world_profile(void) {
     return profile;
 }
 
+static void list_spread(const struct profile_list *ps, struct profile_list *p10,
+                        struct profile_list *p90) {
+    *p10 = *ps;
+    *p90 = *ps;
+    for (uint32_t i = 0; i < ps->count; i++) {
+        p10->values[i] -= ps->values[i] / 100;
+        p90->values[i] += ps->values[i] / 100;
+    }
+}
+
+static void grid_spread(struct profile_grid *grid) {
+    grid->p10.known = true;
+    grid->p90.known = true;
+    for (uint32_t i = 0; i < grid->q.count; i++) {
+        for (uint32_t j = 0; j < grid->kv.count; j++) {
+            uint64_t ps = grid->ps_per_tile[i][j];
+            grid->p10.ps[i][j] = ps - ps / 100;
+            grid->p90.ps[i][j] = ps + ps / 100;
+        }
+    }
+}
+
+void world_profile_detail(struct profile *profile) {
+    profile->measured = (struct profile_measured){
+        .clock_max_mhz = 1980, .clock_min_mhz = 1755, .runs = 9};
+    grid_spread(&profile->fwd);
+    grid_spread(&profile->bwd);
+    for (uint32_t i = 0; i < profile->linear.degree_count; i++) {
+        struct profile_degree *degree = &profile->linear.degrees[i];
+        list_spread(&degree->fwd_ps_per_token, &degree->fwd_p10, &degree->fwd_p90);
+        list_spread(&degree->bwd_ps_per_token, &degree->bwd_p10, &degree->bwd_p90);
+    }
+    for (enum profile_collective c = 0; c < PROFILE_COLLECTIVES; c++) {
+        for (uint32_t i = 0; i < profile->coll[c].count; i++) {
+            struct profile_group *group = &profile->coll[c].groups[i];
+            list_spread(&group->ps, &group->p10, &group->p90);
+        }
+    }
+}
+
 char *world_profile_text(const struct profile *profile) {
     char *text = NULL;
     size_t bytes = 0;

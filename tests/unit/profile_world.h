@@ -11,6 +11,9 @@
  * linear part for tp 1 to 8, links of 330 GB/s in a node. The caller frees. */
 struct profile *world_profile(void);
 
+/* Adds what a profile may lack: runs, clocks, percentiles 1 % below and above the medians. */
+void world_profile_detail(struct profile *profile);
+
 /* Its canonical text; the caller frees. */
 char *world_profile_text(const struct profile *profile);
 
