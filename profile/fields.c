@@ -136,8 +136,9 @@ const struct profile_fields profile_measured_fields = TABLE(measured_fields);
 const struct profile_fields profile_provenance_fields = TABLE(provenance_fields);
 
 const struct profile_rows_field profile_rows_fields[PROFILE_ROWS_FIELDS] = {
-    {"p10_ps_per_tile", offsetof(struct profile_grid, p10)},
-    {"p90_ps_per_tile", offsetof(struct profile_grid, p90)},
+    {"causal_ps_per_tile", offsetof(struct profile_grid, causal), true},
+    {"p10_ps_per_tile", offsetof(struct profile_grid, p10), false},
+    {"p90_ps_per_tile", offsetof(struct profile_grid, p90), false},
 };
 
 static const char *const collective_names[] = {"all_gather", "all_to_all", "reduce_scatter"};

@@ -41,9 +41,10 @@ extern const struct profile_fields profile_provenance_fields;
 struct profile_rows_field {
     const char *name;
     size_t offset;
+    bool zero; /* 0 may stand: nothing to measure */
 };
 
-#define PROFILE_ROWS_FIELDS 2u
+#define PROFILE_ROWS_FIELDS 3u /* the first stands before what is no rows */
 
 extern const struct profile_rows_field profile_rows_fields[PROFILE_ROWS_FIELDS];
 

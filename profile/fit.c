@@ -98,6 +98,49 @@ void profile_fit(const struct profile *profile, bool backward, struct profile_fi
     fit_errors(profile, backward, out);
 }
 
+/* As planning prices a fragment: its tiles of one K/V head, in the mean. */
+static double causal_mean_ps(const struct tile_model *model, bool backward, uint32_t q,
+                             uint32_t kv) {
+    const struct fragment fragment = {.start = kv - q, .length = q};
+    struct tile_loads loads = {0};
+    tile_loads_add(model, &loads, &fragment, 1);
+    const struct tile_load *load = backward ? &loads.backward : &loads.forward;
+    const struct tile_direction *direction = backward ? &model->backward : &model->forward;
+    double ps = (double)load->blocks * (double)direction->block_ps + (double)load->bent_ps;
+    return (double)direction->tile_ps + ps / (double)load->tiles;
+}
+
+void profile_causal(const struct profile *profile, bool backward, struct profile_causal *out) {
+    const struct profile_grid *grid = backward ? &profile->bwd : &profile->fwd;
+    struct tile_model model = {
+        .sms = (uint32_t)profile->key.sms,
+        .sm_margin = (uint32_t)profile->key.sm_margin,
+        .q_heads = (uint32_t)profile->key.q_heads,
+        .kv_heads = (uint32_t)profile->key.kv_heads,
+    };
+    struct cell cell;
+    double sum_ppm = 0;
+    *out = (struct profile_causal){0};
+    profile_direction(profile, false, &model.forward);
+    profile_direction(profile, true, &model.backward);
+    for (uint32_t next = 0; grid->causal.known && cell_next(profile, backward, &next, &cell);) {
+        uint32_t at = next - 1;
+        uint64_t ps = grid->causal.ps[at / grid->kv.count][at % grid->kv.count];
+        if (ps == 0) {
+            continue;
+        }
+        uint64_t ppm = error_ppm(
+            causal_mean_ps(&model, backward, (uint32_t)cell.q, (uint32_t)cell.kv), (double)ps);
+        if (out->cells++ == 0 || ppm > out->worst_ppm) {
+            out->worst_ppm = ppm;
+            out->worst_q = cell.q;
+            out->worst_kv = cell.kv;
+        }
+        sum_ppm += (double)ppm;
+    }
+    out->mean_ppm = out->cells > 0 ? rounded(sum_ppm / (double)out->cells) : 0;
+}
+
 uint64_t profile_spread_ppm(const struct profile *profile, bool backward) {
     const struct profile_grid *grid = backward ? &profile->bwd : &profile->fwd;
     uint64_t worst_ppm = 0;

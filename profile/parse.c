@@ -87,8 +87,8 @@ static int read_number(struct cursor *cursor, const json_t *value, bool zero, ui
     return 0;
 }
 
-static int read_values(struct cursor *cursor, const json_t *value, uint64_t max, uint64_t *out,
-                       uint32_t *count) {
+static int read_values(struct cursor *cursor, const json_t *value, bool zero, uint64_t max,
+                       uint64_t *out, uint32_t *count) {
     if (!json_is_array(value) || json_array_size(value) < 1 ||
         json_array_size(value) > PROFILE_POINTS_MAX) {
         return refuse(cursor, "it is no list of 1 to %u numbers", PROFILE_POINTS_MAX);
@@ -96,7 +96,7 @@ static int read_values(struct cursor *cursor, const json_t *value, uint64_t max,
     int code = 0;
     for (size_t i = 0; code == 0 && i < json_array_size(value); i++) {
         size_t at = cursor_enter(cursor, "[%zu]", i);
-        code = read_number(cursor, json_array_get(value, i), false, max, &out[i]);
+        code = read_number(cursor, json_array_get(value, i), zero, max, &out[i]);
         cursor_leave(cursor, at);
     }
     *count = (uint32_t)json_array_size(value);
@@ -119,7 +119,7 @@ static int read_field(struct cursor *cursor, const json_t *value, const struct p
         *(bool *)at = json_is_true(value);
         return 0;
     case FIELD_LIST:
-        return read_values(cursor, value, field->max, list->values, &list->count);
+        return read_values(cursor, value, false, field->max, list->values, &list->count);
     }
     return -EINVAL;
 }
@@ -183,7 +183,7 @@ static int read_fields(struct cursor *cursor, const json_t *object,
 static const char *const nothing_else[] = {NULL};
 
 static int read_rows(struct cursor *cursor, const json_t *rows, const struct profile_grid *grid,
-                     uint64_t out[][PROFILE_POINTS_MAX]) {
+                     bool zero, uint64_t out[][PROFILE_POINTS_MAX]) {
     if (!json_is_array(rows) || json_array_size(rows) != grid->q.count) {
         return refuse(cursor, "it has not the %" PRIu32 " rows of q", grid->q.count);
     }
@@ -191,7 +191,7 @@ static int read_rows(struct cursor *cursor, const json_t *rows, const struct pro
     for (uint32_t i = 0; code == 0 && i < grid->q.count; i++) {
         uint32_t count;
         size_t at = cursor_enter(cursor, "[%" PRIu32 "]", i);
-        code = read_values(cursor, json_array_get(rows, i), PROFILE_PS_MAX, out[i], &count);
+        code = read_values(cursor, json_array_get(rows, i), zero, PROFILE_PS_MAX, out[i], &count);
         if (code == 0 && count != grid->kv.count) {
             code = refuse(cursor, "it has %" PRIu32 " times for the %" PRIu32 " lengths of kv",
                           count, grid->kv.count);
@@ -210,7 +210,7 @@ static int read_grid_rows(struct cursor *cursor, const json_t *object, struct pr
         rows = json_object_get(object, profile_rows_fields[i].name);
         if (rows != NULL) {
             size_t at = cursor_enter(cursor, ".%s", profile_rows_fields[i].name);
-            code = read_rows(cursor, rows, grid, beside->ps);
+            code = read_rows(cursor, rows, grid, profile_rows_fields[i].zero, beside->ps);
             beside->known = true;
             cursor_leave(cursor, at);
         }
@@ -218,7 +218,7 @@ static int read_grid_rows(struct cursor *cursor, const json_t *object, struct pr
     code = code < 0 ? code : member(cursor, object, "ps_per_tile", &rows);
     if (code == 0) {
         (void)cursor_enter(cursor, ".ps_per_tile");
-        code = read_rows(cursor, rows, grid, grid->ps_per_tile);
+        code = read_rows(cursor, rows, grid, false, grid->ps_per_tile);
     }
     return code;
 }

@@ -33,7 +33,8 @@
 #define PROFILE_POINTS_MAX     24u /* of an axis, or of a table */
 #define PROFILE_DEGREES_MAX    MODEL_DEGREES_MAX
 #define PROFILE_GROUPS_MAX     MODEL_LINKS_MAX /* of one collective */
-#define PROFILE_NOISE_PERMILLE 50u /* a launch may take so much less than a smaller one */
+#define PROFILE_NOISE_PERMILLE 50u  /* a launch may take so much less than a smaller one */
+#define PROFILE_MASK_PERMILLE  200u /* a causal tile may take so much more than a full one */
 #define PROFILE_PS_MAX         UINT64_C(1000000000000000)
 
 /* What was measured: the key object. */
@@ -73,7 +74,9 @@ struct profile_grid {
     struct profile_list q; /* ascending, as kv */
     struct profile_list kv;
     uint64_t ps_per_tile[PROFILE_POINTS_MAX][PROFILE_POINTS_MAX]; /* [q][kv], medians */
-    struct profile_rows p10;                                      /* percentiles of the same */
+    struct profile_rows causal; /* 0 where kv < q: the rows are the last q of kv keys, each sees
+                                   those up to its own; a tile's mean */
+    struct profile_rows p10;    /* percentiles of the same */
     struct profile_rows p90;
 };
 
@@ -215,6 +218,16 @@ struct profile_fit {
 
 /* The widest (90th - 10th percentile) / median of a direction's cells. 0: not known. */
 uint64_t profile_spread_ppm(const struct profile *profile, bool backward);
+
+/* How near the curve's mean of the tiles comes to the causal cells. */
+struct profile_causal {
+    uint64_t cells; /* 0: none was measured */
+    uint64_t mean_ppm;
+    uint64_t worst_ppm; /* largest |model - cell| / cell, and where */
+    uint64_t worst_q, worst_kv;
+};
+
+void profile_causal(const struct profile *profile, bool backward, struct profile_causal *out);
 
 /* The line by least squares of relative errors; t0 is not below 0. */
 void profile_fit(const struct profile *profile, bool backward, struct profile_fit *out);

@@ -33,6 +33,8 @@ static bool falls(unsigned __int128 less_ps, unsigned __int128 more_ps) {
     return more_ps * 1000 < less_ps * (1000 - PROFILE_NOISE_PERMILLE);
 }
 
+_Static_assert(PROFILE_MASK_PERMILLE == 200, "causal_cell says 20 %");
+
 static unsigned __int128 cell_ps(const struct profile *profile, bool backward, uint32_t i,
                                  uint32_t j) {
     const struct profile_grid *grid = backward ? &profile->bwd : &profile->fwd;
@@ -140,6 +142,36 @@ static int list_spread(const char *file, const char *path, const struct profile_
     return code;
 }
 
+/* A causal tile walks no more than a full one, and masks: published curves have 8 % for a tile of
+ * one block, 4 % for long ones. Rows without keys of their own are not measured. */
+static int causal_cell(const struct profile_grid *grid, uint32_t i, uint32_t j, const char **why) {
+    uint64_t ps = grid->causal.ps[i][j];
+    bool there = grid->kv.values[j] >= grid->q.values[i];
+    *why = ps > 0 && !there   ? "kv is less than q, which is not measured; write 0"
+           : ps == 0 && there ? "0, and kv is no less than q; measure again"
+           : (unsigned __int128)ps * 1000 >
+                   (unsigned __int128)grid->ps_per_tile[i][j] * (1000 + PROFILE_MASK_PERMILLE)
+               ? "a causal tile takes over 20 % more than a full one; measure again, on a GPU that "
+                 "nothing else uses"
+               : NULL;
+    return *why == NULL ? 0 : -EINVAL;
+}
+
+static int grid_causal(const char *file, const struct profile_grid *grid, bool backward,
+                       struct error *error) {
+    const char *why;
+    for (uint32_t i = 0; grid->causal.known && i < grid->q.count; i++) {
+        for (uint32_t j = 0; j < grid->kv.count; j++) {
+            if (causal_cell(grid, i, j, &why) < 0) {
+                return error_set(error, -EINVAL,
+                                 "%s: attn.%s.causal_ps_per_tile[%" PRIu32 "][%" PRIu32 "]: %s",
+                                 file, backward ? "bwd" : "fwd", i, j, why);
+            }
+        }
+    }
+    return 0;
+}
+
 static int check_measured(const char *file, const struct profile_measured *measured,
                           struct error *error) {
     uint64_t min = measured->clock_min_mhz, max = measured->clock_max_mhz;
@@ -161,6 +193,7 @@ static int check_grid(const char *file, const struct profile *profile, bool back
                : list_ascends(file, backward ? "attn.bwd.kv" : "attn.fwd.kv", &grid->kv, error);
     code = code < 0 ? code : grid_spans(file, profile, backward, error);
     code = code < 0 ? code : grid_rises(file, profile, backward, error);
+    code = code < 0 ? code : grid_causal(file, grid, backward, error);
     return code < 0 ? code : grid_spread(file, grid, backward, error);
 }
 

@@ -63,9 +63,9 @@ static bool field_lacks(const struct profile_field *field, const void *object) {
     return field->lacking && list->count == 0;
 }
 
-static void fields_write(const struct profile_fields *fields, const void *object, int depth,
-                         FILE *out) {
-    bool first = true;
+/* The first begins its object when nothing stands before. */
+static void fields_follow(const struct profile_fields *fields, const void *object, bool first,
+                          int depth, FILE *out) {
     for (size_t i = 0; i < fields->count; i++) {
         const struct profile_field *field = &fields->fields[i];
         if (!field_lacks(field, object)) {
@@ -75,6 +75,11 @@ static void fields_write(const struct profile_fields *fields, const void *object
             first = false;
         }
     }
+}
+
+static void fields_write(const struct profile_fields *fields, const void *object, int depth,
+                         FILE *out) {
+    fields_follow(fields, object, true, depth, out);
 }
 
 static void object_end(FILE *out, int depth) {
@@ -100,14 +105,15 @@ static void rows_field_write(const struct profile_rows_field *field,
     }
 }
 
-/* Percentiles and "ps_per_tile" come before "q". */
+/* Causal cells come first, percentiles and "ps_per_tile" before "q". */
 static void grid_write(const struct profile_grid *grid, FILE *out) {
     const struct profile_fields before = {profile_grid_fields.fields,
                                           profile_grid_fields.count - 1};
     const struct profile_field *q = &profile_grid_fields.fields[profile_grid_fields.count - 1];
     fputc('{', out);
-    fields_write(&before, grid, 3, out);
-    for (size_t i = 0; i < PROFILE_ROWS_FIELDS; i++) {
+    rows_field_write(&profile_rows_fields[0], grid, true, out);
+    fields_follow(&before, grid, !grid->causal.known, 3, out);
+    for (size_t i = 1; i < PROFILE_ROWS_FIELDS; i++) {
         rows_field_write(&profile_rows_fields[i], grid, false, out);
     }
     rows_write("ps_per_tile", grid->ps_per_tile, grid, false, out);

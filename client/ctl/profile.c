@@ -141,6 +141,19 @@ static void show_measured(const struct profile *profile) {
     }
 }
 
+/* The check of the model: fragments as plans have them, which no price is made of. */
+static void show_causal(const struct profile *profile) {
+    for (unsigned way = 0; way < 2; way++) {
+        struct profile_causal causal;
+        profile_causal(profile, way == 1, &causal);
+        if (causal.cells > 0) {
+            printf("causal   %s prices are off by %s, at most %s (q %" PRIu64 ", kv %" PRIu64 ")\n",
+                   way == 1 ? "backward" : "forward", units_share(causal.mean_ppm).text,
+                   units_share(causal.worst_ppm).text, causal.worst_q, causal.worst_kv);
+        }
+    }
+}
+
 static void show_times(const struct profile *profile) {
     static const struct table_column columns[] = {{"ATTENTION", TABLE_LEFT, 0},
                                                   {"BLOCKS", TABLE_RIGHT, 0},
@@ -253,6 +266,7 @@ static int show(struct profile_arguments *arguments) {
     } else {
         show_key(&opened);
         show_measured(opened.profile);
+        show_causal(opened.profile);
         printf("\n");
         show_times(opened.profile);
         show_linear(&opened.profile->linear);
@@ -421,6 +435,7 @@ static int compare(struct profile_arguments *arguments) {
 static void fit_json_attention(struct json *json, const struct profile *profile) {
     for (unsigned way = 0; way < 2; way++) {
         struct profile_fit fit;
+        struct profile_causal causal;
         profile_fit(profile, way == 1, &fit);
         json_key(json, way == 1 ? "bwd" : "fwd");
         json_object_begin(json);
@@ -431,6 +446,13 @@ static void fit_json_attention(struct json *json, const struct profile *profile)
         json_member_u64(json, "worst_q", fit.worst_q);
         json_member_u64(json, "worst_kv", fit.worst_kv);
         json_member_u64(json, "curve_worst_ppm", fit.curve_worst_ppm);
+        profile_causal(profile, way == 1, &causal);
+        if (causal.cells > 0) {
+            json_member_u64(json, "causal_mean_ppm", causal.mean_ppm);
+            json_member_u64(json, "causal_worst_ppm", causal.worst_ppm);
+            json_member_u64(json, "causal_worst_q", causal.worst_q);
+            json_member_u64(json, "causal_worst_kv", causal.worst_kv);
+        }
         json_object_end(json);
     }
 }
@@ -546,8 +568,9 @@ static const struct profile_verb *profile_verb(const char *name) {
 static const struct argp profile_argp = {
     .parser = profile_parse_option,
     .args_doc = "show FILE\ncompare FILE FILE\nfit FILE",
-    .doc = "Latency profiles, as model.profile names them. show: what it is of, and the price of "
-           "tiles by the blocks that they loop over. compare: which fields of the key differ, and "
+    .doc = "Latency profiles, as model.profile names them. show: what it is of, the price of "
+           "tiles by the blocks that they loop over, and how far prices are from causal cells. "
+           "compare: which fields of the key differ, and "
            "whether the one would be refused where the other serves, which is exit code 1; then "
            "how far the prices part. fit: the line launch + t0 + blocks * tb that comes nearest "
            "to what was measured, WORST its largest error and CURVE that of the price in use; "

@@ -13,11 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WAVES        4u
-#define LAUNCH_TILES 8u /* a processor, in the launch that is compared with one of one tile */
-#define Q_ROWS_MAX   (1u << 16)
-#define KV_ROWS_MAX  (1u << 19)
-#define COPIES_MAX   4096u
+#define WAVES         4u
+#define CAUSAL_WAVES  16u
+#define PARTIAL_WAVES 64u
+#define LAUNCH_TILES  8u /* a processor, in the launch that is compared with one of one tile */
+#define Q_ROWS_MAX    (1u << 16)
+#define KV_ROWS_MAX   (1u << 19)
+#define COPIES_MAX    4096u
 
 static const uint32_t q_lengths[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
 static const uint32_t kv_lengths[] = {128,  256,   512,   1024,  2048,  4096,
@@ -38,6 +40,7 @@ struct bench {
 
 struct cell {
     uint32_t q, kv;
+    bool causal; /* the last q of kv keys, each row up to its own */
     uint32_t fragments;
     uint32_t slices;
 };
@@ -63,6 +66,25 @@ static struct cell cell_of(const struct bench *bench, uint32_t q, uint32_t kv, u
     return cell;
 }
 
+static uint32_t common_divisor(uint32_t a, uint32_t b) {
+    return b == 0 ? a : common_divisor(b, a % b);
+}
+
+/* Tiles of several lengths: whole waves, where they fit, else so many that a part of one is
+ * little. */
+static struct cell causal_cell(const struct bench *bench, uint32_t q, uint32_t kv) {
+    uint32_t tiles = fragment_tiles(bench, q, kv);
+    uint32_t step = bench->processors / common_divisor(bench->processors, tiles);
+    uint32_t whole = up(up(CAUSAL_WAVES * bench->processors, tiles), step) * step;
+    struct cell most = cell_of(bench, q, kv, PARTIAL_WAVES);
+    bool fits = whole <= Q_ROWS_MAX / q && whole <= COPIES_MAX &&
+                (!bench->backward || whole <= KV_ROWS_MAX / kv);
+    most.fragments = fits ? whole : most.fragments;
+    most.slices = fits && whole < KV_ROWS_MAX / kv ? whole : most.slices;
+    most.causal = true;
+    return most;
+}
+
 /* Tiles that the busiest processor gets. */
 static uint64_t cell_waves(const struct bench *bench, const struct cell *cell) {
     return up(cell->fragments * fragment_tiles(bench, cell->q, cell->kv), bench->processors);
@@ -80,8 +102,9 @@ static int cell_plan(struct bench *bench, const struct cell *cell, void **memory
             .q_length = (int32_t)cell->q,
             .kv_row = (int32_t)(i % cell->slices * cell->kv),
             .kv_length = (int32_t)cell->kv,
+            .q_position = (int32_t)(cell->kv - cell->q),
             .head_count = (uint16_t)bench->key->q_heads,
-            .flags = BALLAST_ATTN_FULL,
+            .flags = cell->causal ? 0 : BALLAST_ATTN_FULL,
         };
     }
     size_t bytes = fragments == NULL ? 0
@@ -137,6 +160,22 @@ static uint64_t wave_ps(uint64_t ps, uint64_t launch_ps, uint64_t waves) {
     return work_ps / waves > 0 ? work_ps / waves : 1;
 }
 
+static int causal_measure(struct bench *bench, struct profile_grid *grid, uint32_t i, uint32_t j,
+                          struct ballast_attn_error *error) {
+    uint32_t q = (uint32_t)grid->q.values[i], kv = (uint32_t)grid->kv.values[j];
+    struct measure_time time;
+    if (kv < q) {
+        grid->causal.ps[i][j] = 0;
+        return 0;
+    }
+    struct cell cell = causal_cell(bench, q, kv);
+    int result = cell_time(bench, &cell, &time, error);
+    if (result == 0) {
+        grid->causal.ps[i][j] = wave_ps(time.ps, grid->launch_ps, cell_waves(bench, &cell));
+    }
+    return result;
+}
+
 static int cell_measure(struct bench *bench, struct profile_grid *grid, uint32_t i, uint32_t j,
                         struct ballast_attn_error *error) {
     struct cell cell = cell_of(bench, (uint32_t)grid->q.values[i], (uint32_t)grid->kv.values[j],
@@ -160,7 +199,7 @@ static int cell_measure(struct bench *bench, struct profile_grid *grid, uint32_t
 static int launch_measure(struct bench *bench, uint64_t *launch_ps,
                           struct ballast_attn_error *error) {
     uint32_t q = (uint32_t)profile_tile_tokens(bench->key);
-    struct cell one = {q, ATTN_KEYS, 1, 1};
+    struct cell one = {.q = q, .kv = ATTN_KEYS, .fragments = 1, .slices = 1};
     struct cell many = cell_of(bench, q, ATTN_KEYS, LAUNCH_TILES);
     struct measure_time short_time, long_time;
     int result = cell_time(bench, &one, &short_time, error);
@@ -194,12 +233,14 @@ static void axes(struct profile_grid *grid, bool quick) {
 static int grid_measure(struct bench *bench, struct profile_grid *grid,
                         struct ballast_attn_error *error) {
     axes(grid, bench->options->quick);
+    grid->causal.known = true;
     grid->p10.known = true;
     grid->p90.known = true;
     int result = launch_measure(bench, &grid->launch_ps, error);
     for (uint32_t i = 0; result == 0 && i < grid->q.count; i++) {
         for (uint32_t j = 0; result == 0 && j < grid->kv.count; j++) {
             result = cell_measure(bench, grid, i, j, error);
+            result = result != 0 ? result : causal_measure(bench, grid, i, j, error);
         }
         measure_say(bench->options, "attention %s: %u of %u rows of lengths",
                     bench->backward ? "backward" : "forward", i + 1, grid->q.count);

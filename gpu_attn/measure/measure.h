@@ -26,8 +26,8 @@ struct measure_options {
 __attribute__((format(printf, 2, 3))) void measure_say(const struct measure_options *options,
                                                        const char *format, ...);
 
-/* Of this library's kernels: launch_ps and every cell, in launches of equal full fragments that
- * fill every processor left by the key's sm_margin some times over. */
+/* Of this library's kernels: launch_ps and every cell, in launches of equal fragments, full and
+ * causal ones, that fill every processor left by the key's sm_margin some times over. */
 int measure_attention(struct measure_device *device, struct measure_options *options,
                       struct profile *profile, struct ballast_attn_error *error);
 

@@ -32,6 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct profile *profile = NULL, *again = NULL;
     struct model_profile model;
     struct profile_fit fit;
+    struct profile_causal causal;
     size_t bytes, again_bytes;
     if (profile_parse("fuzzed", (const char *)data, size, &profile, &error) < 0) {
         assert(error.code < 0 && error.text[0] != '\0' && profile == NULL);
@@ -46,6 +47,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     price(&model.backward);
     profile_fit(profile, false, &fit);
     profile_fit(profile, true, &fit);
+    profile_causal(profile, false, &causal);
+    profile_causal(profile, true, &causal);
     (void)profile_spread_ppm(profile, false);
     (void)profile_spread_ppm(profile, true);
     assert(profile_keys_compare(&profile->key, &again->key, NULL, NULL) == 0);

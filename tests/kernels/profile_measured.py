@@ -48,8 +48,28 @@ def the_law_comes_back(folder, *options):
         check(near(got["launch_ps"], launch, 0.001), direction, got)
         check(near(got["tile_ps"], tile, 0.005), direction, got)
         check(near(got["block_ps"], block, 0.001), direction, got)
+        check(got["causal_mean_ppm"] < 5000 and got["causal_worst_ppm"] < 60000, direction, got)
     check("attention backward" in done.stderr, "progress", done.stderr)
     return path, done
+
+
+def causal_cells_follow_the_law(path):
+    """Launches of whole waves: the mean over a fragment's tiles of their own lengths."""
+    profile = json.load(open(path))
+    for direction, tile, block in (("fwd", 2.7e6, 1.7e6), ("bwd", 15e6, 4.8e6)):
+        grid = profile["attn"][direction]
+        for q, cells, full in zip(grid["q"], grid["causal_ps_per_tile"], grid["ps_per_tile"]):
+            for kv, ps, full_ps in zip(grid["kv"], cells, full):
+                check((ps == 0) == (kv < q), direction, q, kv, ps)
+                check(ps <= full_ps * 1.001, direction, q, kv, ps, full_ps)
+                if kv < q:
+                    continue
+                if direction == "fwd":
+                    blocks = [-(-(kv - q + min(q, row + 32)) // 128) for row in range(0, q, 32)]
+                else:
+                    blocks = [-(-q // 32) - max(0, key - (kv - q)) // 32 for key in range(0, kv, 128)]
+                mean = tile + block * sum(blocks) / len(blocks)
+                check(near(ps, mean, 0.04), direction, q, kv, ps, mean)
 
 
 def the_rest_is_there(path):
@@ -144,6 +164,7 @@ def refusals_say_what_to_do(folder):
 with tempfile.TemporaryDirectory() as folder:
     written, said = the_law_comes_back(folder, "--hidden", "4096", "--ffn", "14336", "--tp", "1,8")
     the_rest_is_there(written)
+    causal_cells_follow_the_law(written)
     disturbances_stand_in_the_percentiles(written)
     a_planner_takes_it(written)
     the_law_comes_back(folder, "--quick", "--deterministic", "--head-dim", "64", "--no-links")

@@ -68,6 +68,11 @@ static void a_profile_says_how_it_was_measured(void **state) {
     assert_true(text_width(ran.out) <= 80);
     assert_non_null(strstr(ran.out, "runs     9 of each launch, SM clock 1755 to 1980 MHz\n"));
     assert_non_null(strstr(ran.out, "spread   10th to 90th percentile: forward up to 2"));
+    assert_non_null(strstr(ran.out, "causal   forward prices are off by 0.0%, at most 0.0% (q "));
+    assert_non_null(strstr(ran.out, "causal   backward prices are off by 0.0%, at most 0.0% (q "));
+    json_t *fit = json_of(&ran, "fit", path, NULL);
+    assert_in_range(number(json_object_get(fit, "fwd"), "causal_worst_ppm"), 0, 1);
+    json_decref(fit);
     ran_free(&ran);
     world_close(&world);
 }

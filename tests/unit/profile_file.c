@@ -179,6 +179,14 @@ static const struct refusal detail_refusals[] = {
     {"\"measured\": {", "\"measured\": 1, \"x\": {", "a.json: x: unknown"},
     {"\"clock_min_mhz\": 1755", "\"clock_min_mhz\": 1985", "measured.clock_min_mhz: 1985 and"},
     {"\"clock_min_mhz\": 1755", "\"clock_min_mhz\": 0", "measured.clock_min_mhz: 0 and"},
+    {"\"causal_ps_per_tile\": [", "\"causal_ps_per_tile\": [ [1],",
+     "attn.bwd.causal_ps_per_tile: it has not the 12 rows of q"},
+    {"[4966667, 7233334", "[4966667, -1", "fwd.causal_ps_per_tile[0][1]: -1 is not from 0"},
+    {"[4966667, 7233334", "[4966667, 0",
+     "attn.fwd.causal_ps_per_tile[0][1]: 0, and kv is no less than q; measure again"},
+    {"[4966667, 7233334", "[4966667, 8680002",
+     "attn.fwd.causal_ps_per_tile[0][1]: a causal tile takes over 20 % more than a full one"},
+    {"[0, 0, ", "[0, 9, ", "kv is less than q, which is not measured; write 0"},
     {"\"p10_ps_per_tile\"", "\"p50_ps_per_tile\"", "attn.bwd.p50_ps_per_tile: unknown"},
     {"\"p90_ps_per_tile\": [", "\"p90_ps_per_tile\": [ [1],", "p90_ps_per_tile: it has not the 12"},
     {"[4917001, ", "[", "attn.fwd.p10_ps_per_tile[0]: it has 10 times for the 11"},
@@ -205,6 +213,37 @@ static void every_fault_of_the_details_is_refused_by_path(void **state) {
         expect_refused(text, strlen(text), detail_refusals[i].says);
         free(text);
     }
+    free(made);
+}
+
+static void causal_cells_measure_how_far_prices_are_off(void **state) {
+    (void)state;
+    struct profile *made = world_profile();
+    struct profile_causal causal;
+    profile_causal(made, false, &causal);
+    assert_int_equal(causal.cells, 0);
+    world_profile_detail(made);
+    for (int way = 0; way < 2; way++) {
+        profile_causal(made, way == 1, &causal);
+        assert_int_equal(causal.cells, 132 - 21); /* q of 256 to 8192 over 1 to 6 shorter kv */
+        assert_true(causal.worst_ppm <= 1);
+    }
+    made->bwd.causal.ps[9][6] -= made->bwd.causal.ps[9][6] / 5;
+    profile_causal(made, true, &causal);
+    assert_int_equal(causal.worst_q, made->bwd.q.values[9]);
+    assert_int_equal(causal.worst_kv, made->bwd.kv.values[6]);
+    assert_in_range(causal.worst_ppm, 249900, 250100);
+    assert_in_range(causal.mean_ppm, 250000 / 111 - 3, 250000 / 111 + 3);
+    free(made);
+}
+
+static void what_masks_cost_is_let_pass(void **state) {
+    (void)state;
+    struct profile *made = world_profile();
+    struct error error = {0};
+    world_profile_detail(made);
+    made->fwd.causal.ps[0][3] = made->fwd.ps_per_tile[0][3] * 119 / 100;
+    assert_int_equal(profile_validate("a.json", made, &error), 0);
     free(made);
 }
 
@@ -504,6 +543,8 @@ int main(void) {
         cmocka_unit_test(a_profile_may_lack_the_linear_part_and_collectives),
         cmocka_unit_test(every_fault_is_refused_by_file_and_path),
         cmocka_unit_test(every_fault_of_the_details_is_refused_by_path),
+        cmocka_unit_test(causal_cells_measure_how_far_prices_are_off),
+        cmocka_unit_test(what_masks_cost_is_let_pass),
         cmocka_unit_test(a_percentile_alone_is_refused),
         cmocka_unit_test(details_read_back_and_price_nothing),
         cmocka_unit_test(the_hash_of_a_file_without_details_stays),

@@ -114,6 +114,43 @@ static void list_spread(const struct profile_list *ps, struct profile_list *p10,
     }
 }
 
+static uint64_t tiles_of(uint64_t length, uint64_t tile) {
+    return (length + tile - 1) / tile;
+}
+
+/* A K/V head's tiles of the last q of kv keys: forward one of rows, backward one of keys. */
+static uint64_t causal_blocks(uint64_t tokens, bool backward, uint64_t q, uint64_t kv,
+                              uint64_t tile) {
+    uint64_t rows = (tile + 1) * tokens < q ? (tile + 1) * tokens : q;
+    uint64_t first_key = tile * 128;
+    uint64_t first_row = first_key > kv - q ? first_key - (kv - q) : 0;
+    return backward ? tiles_of(q, tokens) - first_row / tokens : tiles_of(kv - q + rows, 128);
+}
+
+static uint64_t causal_mean_ps(const struct profile *profile, bool backward, uint64_t q,
+                               uint64_t kv) {
+    uint64_t tokens = profile_tile_tokens(&profile->key);
+    uint64_t tiles = backward ? tiles_of(kv, 128) : tiles_of(q, tokens);
+    struct tile_direction curve;
+    uint64_t sum_ps = 0;
+    profile_direction(profile, backward, &curve);
+    for (uint64_t tile = 0; tile < tiles; tile++) {
+        sum_ps += (uint64_t)tile_time_ps(&curve, causal_blocks(tokens, backward, q, kv, tile));
+    }
+    return sum_ps / tiles;
+}
+
+static void grid_causal(struct profile *profile, bool backward) {
+    struct profile_grid *grid = backward ? &profile->bwd : &profile->fwd;
+    grid->causal.known = true;
+    for (uint32_t i = 0; i < grid->q.count; i++) {
+        for (uint32_t j = 0; j < grid->kv.count; j++) {
+            uint64_t q = grid->q.values[i], kv = grid->kv.values[j];
+            grid->causal.ps[i][j] = kv < q ? 0 : causal_mean_ps(profile, backward, q, kv);
+        }
+    }
+}
+
 static void grid_spread(struct profile_grid *grid) {
     grid->p10.known = true;
     grid->p90.known = true;
@@ -131,6 +168,8 @@ void world_profile_detail(struct profile *profile) {
         .clock_max_mhz = 1980, .clock_min_mhz = 1755, .runs = 9};
     grid_spread(&profile->fwd);
     grid_spread(&profile->bwd);
+    grid_causal(profile, false);
+    grid_causal(profile, true);
     for (uint32_t i = 0; i < profile->linear.degree_count; i++) {
         struct profile_degree *degree = &profile->linear.degrees[i];
         list_spread(&degree->fwd_ps_per_token, &degree->fwd_p10, &degree->fwd_p90);

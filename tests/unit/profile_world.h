@@ -11,7 +11,8 @@
  * linear part for tp 1 to 8, links of 330 GB/s in a node. The caller frees. */
 struct profile *world_profile(void);
 
-/* Adds what a profile may lack: runs, clocks, percentiles 1 % below and above the medians. */
+/* Adds what a profile may lack: runs, clocks, percentiles 1 % below and above the medians, and
+ * causal cells, each the mean over its tiles one by one. */
 void world_profile_detail(struct profile *profile);
 
 /* Its canonical text; the caller frees. */
