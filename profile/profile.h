@@ -102,8 +102,8 @@ struct profile_group {
     uint32_t ranks;
     uint32_t nodes;
     uint64_t alpha_ps;
-    uint64_t bytes_per_us;     /* received by a rank */
-    struct profile_list bytes; /* received by a rank, ascending */
+    uint64_t bytes_per_us;     /* received by a rank from the others */
+    struct profile_list bytes; /* likewise, ascending */
     struct profile_list ps;
     struct profile_list p10, p90; /* percentiles of the same; empty: not known */
 };

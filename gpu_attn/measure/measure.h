@@ -36,8 +36,8 @@ int measure_attention(struct measure_device *device, struct measure_options *opt
 int measure_linear(struct measure_device *device, struct measure_options *options,
                    struct profile *profile, struct ballast_attn_error *error);
 
-/* The exchange's own transport between 2, 4, 8, ... devices of this machine, a thread each: the
- * all-to-all, which is the one collective that the exchange makes. */
+/* Between 2, 4, 8, ... devices of this machine, a thread each: the all-to-all by the exchange's own
+ * transport, all-gather and reduce-scatter by NCCL's. */
 int measure_links(struct measure_device *device, struct measure_options *options,
                   struct profile *profile, struct ballast_attn_error *error);
 

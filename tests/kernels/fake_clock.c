@@ -3,10 +3,11 @@
  *
  * Every thread has a device whose clock goes on by a law: a launch of attention takes launch + the
  * busiest of its blocks, a tile t0 + blocks * tb; a product its FLOPs at 500 TFLOP/s; a copy its
- * bytes, read and written, at 2 TB/s; a group of sends and receives alpha + what is received at
- * 100 GB/s. Every third launch is disturbed, and takes half as long again. FAKE_CLOCK_DEVICES and
- * FAKE_CLOCK_MAJOR say how many there are and what they are; FAKE_CLOCK_FALLS=1 makes long tiles
- * fast. */
+ * bytes, read and written, at 2 TB/s; a group of sends and receives 20 us + what is received at
+ * 100 GB/s, an all-gather 25 us and 90 GB/s, a reduce-scatter 30 us and 80 GB/s. Every third launch
+ * is disturbed, and takes half as long again. FAKE_CLOCK_DEVICES and FAKE_CLOCK_MAJOR say how many
+ * there are and what they are, FAKE_CLOCK_FULL which of them has no memory for transfers;
+ * FAKE_CLOCK_FALLS=1 makes long tiles fast. */
 #include "gpu_attn/params.h"
 
 #include <stdbool.h>
@@ -30,6 +31,8 @@ static const struct law backward = {15, 15, 4.8};
 
 static _Thread_local double clock_us;
 static _Thread_local unsigned launches;
+static _Thread_local int opened;      /* the thread's device */
+static _Thread_local int joined;      /* ranks of its communicator */
 static _Thread_local double received; /* in the group that is open */
 
 static long setting(const char *name, long otherwise) {
@@ -120,7 +123,8 @@ int ncclGroupStart(void);
 int ncclGroupEnd(void);
 int ncclSend(const void *buffer, size_t count);
 int ncclRecv(void *buffer, size_t count);
-int ncclAllGather(const void *send, void *receive, size_t count);
+int ncclAllGather(const void *send, void *receive, size_t count, int type);
+int ncclReduceScatter(const void *send, void *receive, size_t count, int type, int operation);
 const char *ncclGetErrorString(int result);
 
 /* ---- libcuda */
@@ -169,6 +173,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 
 int cuDevicePrimaryCtxRetain(void **context, int device) {
     *context = &clock_us;
+    opened = device;
     return device >= 0 ? SUCCESS : NO_DEVICE;
 }
 
@@ -236,9 +241,11 @@ int cuTensorMapEncodeTiled(struct tensor_map *map) {
 /* Address space: most is never touched. The size stands before. */
 int cuMemAlloc_v2(uint64_t *memory, size_t bytes) {
     size_t all = bytes + 4096;
-    void *made = bytes > MEMORY_BYTES ? MAP_FAILED
-                                      : mmap(NULL, all, PROT_READ | PROT_WRITE,
-                                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    bool full = bytes == (size_t)2 << 30 && opened == setting("FAKE_CLOCK_FULL", -1);
+    void *made = bytes > MEMORY_BYTES || full
+                     ? MAP_FAILED
+                     : mmap(NULL, all, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (made == MAP_FAILED) {
         return OUT_OF_MEMORY;
     }
@@ -397,6 +404,7 @@ int ncclGetUniqueId(void *id) {
 
 int ncclCommInitRank(void **out, int ranks) {
     *out = &clock_us;
+    joined = ranks;
     return ranks > 1 ? SUCCESS : INVALID_VALUE;
 }
 
@@ -432,8 +440,19 @@ int ncclRecv(void *buffer, size_t count) {
     return buffer != NULL && count > 0 ? SUCCESS : INVALID_VALUE;
 }
 
-int ncclAllGather(const void *send, void *receive, size_t count) {
+/* Of as many bf16 (type 9) or bytes a rank; what comes from the others counts. */
+static double others_bytes(size_t count, int type) {
+    return (double)count * (type == 9 ? 2 : 1) * (joined - 1);
+}
+
+int ncclAllGather(const void *send, void *receive, size_t count, int type) {
+    take_us(25 + others_bytes(count, type) / 9e4);
     return send != NULL && receive != NULL && count > 0 ? SUCCESS : INVALID_VALUE;
+}
+
+int ncclReduceScatter(const void *send, void *receive, size_t count, int type, int operation) {
+    take_us(30 + others_bytes(count, type) / 8e4);
+    return send != NULL && receive != NULL && operation == 0 ? SUCCESS : INVALID_VALUE;
 }
 
 const char *ncclGetErrorString(int result) {

@@ -79,11 +79,16 @@ def the_rest_is_there(path):
     check(profile["key"]["kernel_build"] != "", path)
     check(profile["key"]["power_cap_w"] == 700 and profile["key"]["driver"] == "580.95", path)
     check(profile["measured"] == {"clock_max_mhz": 1980, "clock_min_mhz": 1830, "runs": 9}, path)
-    link = profile["coll"]["all_to_all"]
-    check(sorted(link) == ["2x1", "4x1"], link)
-    for group in link.values():
-        check(near(group["alpha_ps"], 20e6, 0.01), group)
-        check(near(group["bytes_per_us"], 1e5, 0.01), group)
+    laws = {"all_gather": (25e6, 9e4), "all_to_all": (20e6, 1e5), "reduce_scatter": (30e6, 8e4)}
+    check(sorted(profile["coll"]) == sorted(laws), path)
+    for name, (alpha, rate) in laws.items():
+        link = profile["coll"][name]
+        check(sorted(link) == ["2x1", "4x1"], link)
+        for group in link.values():
+            check(near(group["alpha_ps"], alpha, 0.01), name, group)
+            check(near(group["bytes_per_us"], rate, 0.01), name, group)
+            check(len(group["bytes"]) == 8 and group["bytes"][0] >= 65520, name, group)
+            check(group["bytes"][-1] >= 2**30 - 48, name, group)
     hidden, ffn, tokens = 4096, 14336, 8192
     flops = 2 * (2 * hidden * 32 * 128 + 2 * hidden * 8 * 128 + 3 * hidden * ffn)
     for tp in (1, 8):
@@ -103,7 +108,7 @@ def disturbances_stand_in_the_percentiles(path):
                                             grid["p90_ps_per_tile"])]
         for low, median, high in (cell for row in cells for cell in row):
             check(near(low, median, 0.001) and 1.49 < high / median < 2, low, median, high)
-    for group in profile["coll"]["all_to_all"].values():
+    for group in (group for link in profile["coll"].values() for group in link.values()):
         check(all(near(high, 1.5 * ps, 0.001) for high, ps in zip(group["p90_ps"], group["ps"])),
               group)
     for degree in profile["linear"]["tp"].values():
@@ -154,6 +159,9 @@ def refusals_say_what_to_do(folder):
         check(run(program, *words).returncode == 2, words)
     all_taken = run(program, "--quick", "--sm-margin", "8,132", "--output", folder)
     check(all_taken.returncode == 1 and "leaves no processor" in all_taken.stderr, all_taken.stderr)
+    full = run(program, "--quick", "--output", folder, *MODEL, FAKE_CLOCK_DEVICES=4,
+               FAKE_CLOCK_FULL=1)
+    check(full.returncode == 1 and "2048 MiB for transfers do not fit" in full.stderr, full.stderr)
     where = run(program, "--quick", "--quiet", "--output", folder + "/nowhere", *MODEL)
     check(where.returncode == 1 and "by --output" in where.stderr, where.stderr)
     falls = run(program, "--quick", "--quiet", "--output", folder, *MODEL, FAKE_CLOCK_FALLS=1)
