@@ -91,6 +91,7 @@ static struct read_job *fake_reap(struct reader *reader) {
     uint32_t which = splitmix_between(&sim.random, 0, sim.read_count - 1);
     struct read_job *job = sim.reads[which];
     sim.reads[which] = sim.reads[--sim.read_count];
+    assert_true(read_job_prepare(job));
     for (uint32_t i = 0; i < job->extent_count; i++) {
         landing_read(&(struct landing){0}, &job->extents[i]);
     }
