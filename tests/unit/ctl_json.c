@@ -128,7 +128,8 @@ static void json_prints_repeated_numbers_and_booleans(void **state) {
     delay.histogram = counts;
     delay.n_histogram = 3;
     expect_message(&delay, "{\"name\":\"books\",\"mean_milli\":0,\"p50\":0,\"p99\":0,\"max\":0,"
-                           "\"histogram\":[1,0,18446744073709551615]}");
+                           "\"histogram\":[1,0,18446744073709551615],"
+                           "\"documents\":0,\"tokens\":0,\"share_ppm\":0}");
     expect_message(&request, "{\"documents\":false}");
     request.documents = 1;
     expect_message(&request, "{\"documents\":true}");
