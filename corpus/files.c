@@ -52,6 +52,7 @@ struct files {
     uint32_t open_max;
     pthread_mutex_t lock; /* guards all that follows */
     uint32_t open_count;
+    uint32_t opening; /* threads that open one now */
     uint32_t file_count;
     uint64_t clock;
     struct file *first;
@@ -162,17 +163,33 @@ static bool files_evict(struct files *files) {
     return oldest != NULL;
 }
 
-/* Under the lock. Over the bound only while more files than that are read at the same time. */
+/* Before a file is opened, so that the bound holds meanwhile, too: over it only while more files
+ * than that are read at the same time. */
+static void files_make_room(struct files *files) {
+    pthread_mutex_lock(&files->lock);
+    while (files->open_count + files->opening >= files->open_max && files_evict(files)) {
+    }
+    files->opening++;
+    pthread_mutex_unlock(&files->lock);
+}
+
+static void files_opened(struct files *files) {
+    pthread_mutex_lock(&files->lock);
+    files->opening--;
+    pthread_mutex_unlock(&files->lock);
+}
+
+/* Under the lock. */
 static void file_install(struct file *file, int fd) {
     file_close(file);
-    while (file->files->open_count >= file->files->open_max && files_evict(file->files)) {
-    }
     file->fd = fd;
     file->forgotten = false;
     file->files->open_count++;
 }
 
+/* A descriptor, for which room is kept until `opening` is counted down, or a negative errno. */
 static int file_open_path(struct files *files, const char *path, int flags, struct stat *info) {
+    files_make_room(files);
     int fd = open(path, flags);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
         pthread_mutex_lock(&files->lock);
@@ -180,15 +197,18 @@ static int file_open_path(struct files *files, const char *path, int flags, stru
         pthread_mutex_unlock(&files->lock);
         fd = evicted ? open(path, flags) : fd;
     }
-    if (fd < 0) {
-        return -errno;
+    int code = fd < 0                   ? -errno
+               : fstat(fd, info) < 0    ? -errno
+               : S_ISREG(info->st_mode) ? 0
+                                        : -EINVAL;
+    if (code == 0) {
+        return fd;
     }
-    int code = fstat(fd, info) < 0 ? -errno : S_ISREG(info->st_mode) ? 0 : -EINVAL;
-    if (code < 0) {
+    files_opened(files);
+    if (fd >= 0) {
         (void)close(fd);
-        return code;
     }
-    return fd;
+    return code;
 }
 
 /* Of what is read past the page cache; 0: it cannot be. */
@@ -230,6 +250,7 @@ int file_create(struct files *files, const char *path, bool direct, struct file 
     int fd = file_open_path(files, path, file->flags, &file->first);
     file->align = fd < 0 || !direct ? 1 : direct_align(fd);
     if (file->align == 0) {
+        files_opened(files);
         (void)close(fd);
         fd = -EOPNOTSUPP;
     }
@@ -242,6 +263,7 @@ int file_create(struct files *files, const char *path, bool direct, struct file 
     file->path = copy;
     file->fd = -1;
     pthread_mutex_lock(&files->lock);
+    files->opening--;
     file_install(file, fd);
     file->used = ++files->clock;
     file->next = files->first;
@@ -338,10 +360,12 @@ int file_acquire(struct file *file) {
         return opened;
     }
     if (!file_same(&info, &file->first)) {
+        files_opened(files);
         (void)close(opened);
         return -ESTALE;
     }
     pthread_mutex_lock(&files->lock);
+    files->opening--;
     if (file_usable(file)) {
         (void)close(opened);
     } else {

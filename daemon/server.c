@@ -189,12 +189,13 @@ static void server_turn_away(struct server *server, struct server_listener *list
     server_keep_spare(server);
 }
 
-/* Whether enough is left for the files that are yet to be opened. The kernel gives the lowest
- * number that is free, so a number below says that more are. */
+/* Whether enough is left for the files that are yet to be opened, and for the next connection while
+ * it is told that there is not. The kernel gives the lowest number that is free, so a number below
+ * says that more are. */
 static bool server_may_keep(const struct server *server, int fd) {
     uint64_t number = (uint64_t)fd + 1;
     return number <= server->descriptors_max / 2 ||
-           number + server->kept(server->context) <= server->descriptors_max;
+           number + 1 + server->kept(server->context) <= server->descriptors_max;
 }
 
 /* A descriptor; -EAGAIN when nobody waits; another error paused the accepting. */
