@@ -1,16 +1,16 @@
 /* link: the connection of one rank to its daemon, and how it comes back.
  *
- *                                                         +--- link_greet: no slab ---+
- *                                                         |                           v
- *     DOWN --link_begin--> DIALING --link_dial--> GREETING --link_greet--> MAPPING --link_map--> READY
- *      ^                      |                      |                        |                   |
- *      +------------ link_lose, link_close: lost, refused, or not ours ---------------------------+
+ *                                                     +--- link_greet: no slab ---+
+ *                                                     |                           v
+ * DOWN --link_begin--> DIALING --link_dial--> GREETING --link_greet--> MAPPING --link_map--> READY
+ *  ^                      |                      |                        |                   |
+ *  +------------ link_lose, link_close: lost, refused, or not ours ---------------------------+
  *
  * One window of connect_timeout_ms covers every try to get from DOWN to work again. It opens with
  * the first loss and closes with link_progress, when the daemon has sent something: a daemon that
  * only ever says hello is given up. Tries are 10 ms apart, then an eighth more each, to 500 ms.
- * Nothing blocks past the deadline but the look-up of a host's name (dial.h), and each state goes on
- * where a deadline interrupted it. */
+ * Nothing blocks past the deadline but the look-up of a host's name (dial.h), and each state goes
+ * on where a deadline interrupted it. */
 #ifndef BALLAST_CLIENT_LINK_H
 #define BALLAST_CLIENT_LINK_H
 

@@ -69,9 +69,9 @@ struct step_load {
     bool copies;               /* the layout writes K and V out per fragment */
 };
 
-/* The loads of a plan's micro-batches, in plan order. Prices every fragment. Those of a pool are all
- * alike: the slowest of its workers, and the mean sum, by the times that the plan predicts of their
- * tiles, of which forward has the share that it has of all rows at home. */
+/* The loads of a plan's micro-batches, in plan order. Prices every fragment. Those of a pool are
+ * all alike: the slowest of its workers, and the mean sum, by the times that the plan predicts of
+ * their tiles, of which forward has the share that it has of all rows at home. */
 void step_load_of(const struct step_plan *plan, const struct tile_model *tiles,
                   struct step_load *loads);
 
