@@ -2,7 +2,8 @@
  * tokens, by preadv or io_uring (faulty_ring.c), that fail or hang, and a wall clock that is wrong,
  * as the files `sync` (exists), `slow` (milliseconds), `read` (errno, how many reads, end of the
  * file's name), `hang` (end of the file's name) and `clock` (seconds) in $BALLAST_TEST_MACHINE say
- * at each call. Offsets of reads that failed are noted in `failed`. CLOCK_MONOTONIC stays right, as it does on a machine whose clock is set. */
+ * at each call. Offsets of reads that failed are noted in `failed`. CLOCK_MONOTONIC stays right, as
+ * it does on a machine whose clock is set. */
 #include "faulty_machine.h"
 
 #include <errno.h>
