@@ -13,54 +13,30 @@
 #define GATHER_WIDEST
 #endif
 
-/* Elements before the next cache line of out, at most count: a vector store across two lines costs
- * as much as two, and malloc'd columns begin 16 bytes into one. */
-static uint64_t gather_head(const void *out, size_t size, uint64_t count) {
-    uint64_t head = -(uintptr_t)out % GATHER_LINE / size;
-    return head < count ? head : count;
-}
-
 GATHER_WIDEST static void gather_u16_as_i32(const uint16_t *restrict in, int32_t *restrict out,
                                             uint64_t count) {
-    uint64_t head = gather_head(out, sizeof *out, count);
-    for (uint64_t i = 0; i < head; i++) {
-        out[i] = in[i];
-    }
-    for (uint64_t i = head; i < count; i++) {
+    for (uint64_t i = 0; i < count; i++) {
         out[i] = in[i];
     }
 }
 
 GATHER_WIDEST static void gather_u16_as_i64(const uint16_t *restrict in, int64_t *restrict out,
                                             uint64_t count) {
-    uint64_t head = gather_head(out, sizeof *out, count);
-    for (uint64_t i = 0; i < head; i++) {
-        out[i] = in[i];
-    }
-    for (uint64_t i = head; i < count; i++) {
+    for (uint64_t i = 0; i < count; i++) {
         out[i] = in[i];
     }
 }
 
 GATHER_WIDEST static void gather_u32_as_i64(const uint32_t *restrict in, int64_t *restrict out,
                                             uint64_t count) {
-    uint64_t head = gather_head(out, sizeof *out, count);
-    for (uint64_t i = 0; i < head; i++) {
-        out[i] = in[i];
-    }
-    for (uint64_t i = head; i < count; i++) {
+    for (uint64_t i = 0; i < count; i++) {
         out[i] = in[i];
     }
 }
 
 GATHER_WIDEST static void gather_series_i32(int32_t value, int32_t step, int32_t *restrict out,
                                             uint64_t count) {
-    uint64_t head = gather_head(out, sizeof *out, count);
-    for (uint64_t i = 0; i < head; i++) {
-        out[i] = value;
-        value += step;
-    }
-    for (uint64_t i = head; i < count; i++) {
+    for (uint64_t i = 0; i < count; i++) {
         out[i] = value;
         value += step;
     }
@@ -68,20 +44,22 @@ GATHER_WIDEST static void gather_series_i32(int32_t value, int32_t step, int32_t
 
 GATHER_WIDEST static void gather_series_i64(int64_t value, int64_t step, int64_t *restrict out,
                                             uint64_t count) {
-    uint64_t head = gather_head(out, sizeof *out, count);
-    for (uint64_t i = 0; i < head; i++) {
-        out[i] = value;
-        value += step;
-    }
-    for (uint64_t i = head; i < count; i++) {
+    for (uint64_t i = 0; i < count; i++) {
         out[i] = value;
         value += step;
     }
 }
 
-/* Copies tokens [first, first + count) of the slot to out[row...]. */
-static void gather_copy(const struct gather_rows *rows, uint64_t first, uint64_t count,
-                        enum ballast_type type, void *out, uint64_t row) {
+/* Elements of out[row...] before its next cache line, at most count. They are written apart: a
+ * vector store across two lines costs as much as two, and malloc'd columns begin 16 bytes into one.
+ */
+static uint64_t gather_head(enum ballast_type type, const void *out, uint64_t row, uint64_t count) {
+    uint64_t head = -((uintptr_t)out + row * type) % GATHER_LINE / type;
+    return head < count ? head : count;
+}
+
+static void gather_copy_part(const struct gather_rows *rows, uint64_t first, uint64_t count,
+                             enum ballast_type type, void *out, uint64_t row) {
     const void *in = rows->tokens + first * rows->token_bytes;
     if (type == BALLAST_INT32) {
         int32_t *to = (int32_t *)out + row;
@@ -100,14 +78,29 @@ static void gather_copy(const struct gather_rows *rows, uint64_t first, uint64_t
     }
 }
 
-/* Writes value, value + step, value + 2 * step, ... to out[row...]. */
-static void gather_series(int64_t value, int64_t step, uint64_t count, enum ballast_type type,
-                          void *out, uint64_t row) {
+/* Copies tokens [first, first + count) of the slot to out[row...]. */
+static void gather_copy(const struct gather_rows *rows, uint64_t first, uint64_t count,
+                        enum ballast_type type, void *out, uint64_t row) {
+    uint64_t head = gather_head(type, out, row, count);
+    gather_copy_part(rows, first, head, type, out, row);
+    gather_copy_part(rows, first + head, count - head, type, out, row + head);
+}
+
+static void gather_series_part(int64_t value, int64_t step, uint64_t count, enum ballast_type type,
+                               void *out, uint64_t row) {
     if (type == BALLAST_INT32) {
         gather_series_i32((int32_t)value, (int32_t)step, (int32_t *)out + row, count);
     } else {
         gather_series_i64(value, step, (int64_t *)out + row, count);
     }
+}
+
+/* Writes value, value + step, value + 2 * step, ... to out[row...]. */
+static void gather_series(int64_t value, int64_t step, uint64_t count, enum ballast_type type,
+                          void *out, uint64_t row) {
+    uint64_t head = gather_head(type, out, row, count);
+    gather_series_part(value, step, head, type, out, row);
+    gather_series_part(value + step * (int64_t)head, step, count - head, type, out, row + head);
 }
 
 void gather_tokens(const struct gather_rows *rows, enum ballast_type type, void *out) {
