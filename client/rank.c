@@ -39,6 +39,7 @@ struct rank_arguments {
     const char *dump_path;                    /* NULL: none */
     bool no_hash;                             /* of the tokens, in the log */
     bool measured;                            /* commits carry the time that each batch was held */
+    uint64_t total_ns;                        /* or, if not 0, this one */
     uint64_t expert_tokens[RANK_EXPERTS_MAX]; /* and these */
     size_t experts;
     enum ballast_type type;
@@ -81,6 +82,7 @@ enum rank_key {
     RANK_KEY_NO_HASH,
     RANK_KEY_INT64,
     RANK_KEY_MEASURED,
+    RANK_KEY_TOTAL_NS,
     RANK_KEY_EXPERT_TOKENS,
     RANK_KEY_CREDITS,
     RANK_KEY_CONNECT_TIMEOUT_MS,
@@ -120,6 +122,7 @@ static const struct argp_option rank_options[] = {
     {"think-ms", RANK_KEY_THINK_MS, "MS", 0, "Hold each batch for so long (default 0)", 2},
     {"credits", RANK_KEY_CREDITS, "N", 0, "Batches in flight (default 4)", 2},
     {"measured", RANK_KEY_MEASURED, NULL, 0, "Commit with the time that each batch was held", 2},
+    {"total-ns", RANK_KEY_TOTAL_NS, "NS", 0, "With --measured: this time of each batch instead", 2},
     {"expert-tokens", RANK_KEY_EXPERT_TOKENS, "LIST", 0,
      "With --measured: tokens that each expert of this rank received of each batch, with commas",
      2},
@@ -278,6 +281,9 @@ static error_t rank_parse(int key, char *text, struct argp_state *state) {
         return 0;
     case RANK_KEY_MEASURED:
         arguments->measured = true;
+        return 0;
+    case RANK_KEY_TOTAL_NS:
+        arguments->total_ns = (uint64_t)rank_number(state, "total-ns", text, 1, INT64_MAX);
         return 0;
     case RANK_KEY_EXPERT_TOKENS:
         rank_experts(state, arguments, text);
@@ -482,13 +488,14 @@ static bool rank_reserve_measured(struct rank *rank, size_t count) {
 }
 
 static void rank_measure(struct rank *rank, const struct ballast_batch *batch, uint64_t begin_ns) {
-    if (rank->arguments.measured && rank->measured_count < batch->micro_batches &&
+    const struct rank_arguments *arguments = &rank->arguments;
+    if (arguments->measured && rank->measured_count < batch->micro_batches &&
         rank_reserve_measured(rank, batch->micro_batches)) {
         rank->measured[rank->measured_count++] = (struct ballast_measured){
             .index = batch->index,
-            .total_ns = rank_now_ns() - begin_ns,
-            .expert_tokens = rank->arguments.expert_tokens,
-            .experts = rank->arguments.experts};
+            .total_ns = arguments->total_ns > 0 ? arguments->total_ns : rank_now_ns() - begin_ns,
+            .expert_tokens = arguments->expert_tokens,
+            .experts = arguments->experts};
     }
 }
 

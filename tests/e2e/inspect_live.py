@@ -80,19 +80,20 @@ def input_skew(plan):
 
 
 def test_what_ranks_report_stands_beside_what_was_planned():
+    """The next step has long been sent when one is committed."""
     loads = {(d, c): [100 + 10 * d, 50 * (c + 1)] for d in range(2) for c in range(2)}
     with small_world() as world:
         world.start()
         for (d, c), tokens in loads.items():
-            world.rank(d, cp=c, steps=3, think_ms=20 + 40 * d, measured=True,
-                       expert_tokens=",".join(map(str, tokens)))
+            world.rank(d, cp=c, steps=3, credits=8, think_ms=5, measured=True,
+                       total_ns=[[20, 10], [45, 60]][d][c] * 10 ** 6, expert_tokens=",".join(map(str, tokens)))
         for rank in world.ranks:
             rank.finish(60)
         status = world.live("status")
         measured = status["measured"]
         assert measured["step"] == status["committed_step"] - 1 == 2, measured
-        assert 1300000 < measured["total_ppm"] < 1600000, measured  # 60 over the mean of 20 and 60
-        assert measured["attention_ppm"] == 0, "ranks that think have no attention"
+        assert measured["total_ppm"] == 1500000, measured  # 60 over the mean of 20 and 60
+        assert measured["attention_ppm"] == 0, "ranks without attention"
         assert measured["expert_ppm"] == expert_skew(loads.values()), measured
         plan = world.live("plan", 2)["plan"]
         alone = world.plan(2)
@@ -119,6 +120,20 @@ def test_what_ranks_report_stands_beside_what_was_planned():
         text = world.ctl("--socket", world.socket, "plan", 2).stdout
         for one in ("predicted ", "measured step 2: total ", "experts  tokens ", "release  allowance "):
             assert one in text, (one, text)
+        world.stop()
+
+
+def test_a_rank_measures_how_long_it_holds_batches():
+    """As long as it thinks or longer: if it said less than 5 ms, 1333333 would come of what the others say."""
+    with small_world() as world:
+        world.start()
+        world.rank(0, cp=0, steps=1, measured=True, think_ms=40)
+        for d, c, total_ns in ((0, 1, 5000000), (1, 0, 10000000), (1, 1, 10000000)):
+            world.rank(d, cp=c, steps=1, measured=True, total_ns=total_ns)
+        for rank in world.ranks:
+            rank.finish(60)
+        measured = world.live("status")["measured"]
+        assert measured["step"] == 0 and measured["total_ppm"] >= 1600000, measured  # 40 over the mean of 10 and 40
         world.stop()
 
 
