@@ -157,6 +157,14 @@ uint32_t catalog_read_direct(struct catalog *catalog, enum catalog_direct direct
     return count;
 }
 
+uint32_t catalog_read_mapped(struct catalog *catalog) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < catalog->count; i++) {
+        count += dataset_read_mapped(catalog->slots[i].dataset);
+    }
+    return count;
+}
+
 /* Whether the byte at this address would have to come from storage: 1, else 0. */
 static uint32_t probe_cold(const struct dataset *dataset, uint64_t address) {
     const struct volume *volume = volumes_find(dataset_volumes(dataset), address);

@@ -53,6 +53,10 @@ uint32_t catalog_descriptors_wanted(const struct catalog *catalog);
 uint32_t catalog_read_direct(struct catalog *catalog, enum catalog_direct direct, bool again,
                              struct error *why);
 
+/* What is in the page cache is taken from a mapping (mapped.h) from now on, of datasets whose files
+ * that suits; before any reader has the files. Returns how many these are. */
+uint32_t catalog_read_mapped(struct catalog *catalog);
+
 /* Tries whether token files are in the page cache: true when most of a few places of each are not,
  * or the kernel cannot say. */
 bool catalog_is_cold(const struct catalog *catalog);

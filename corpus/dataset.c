@@ -340,6 +340,10 @@ const char *dataset_locate(const struct dataset *dataset, uint64_t address, uint
     return file_path(volume->file);
 }
 
+bool dataset_read_mapped(struct dataset *dataset) {
+    return volumes_read_mapped(&dataset->volumes);
+}
+
 int dataset_read_direct(struct dataset *dataset, bool chosen, struct error *error) {
     return volumes_read_direct(&dataset->volumes, chosen, error);
 }

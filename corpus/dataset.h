@@ -49,6 +49,9 @@ const char *dataset_bin_path(const struct dataset *dataset);
 const struct volumes *dataset_volumes(const struct dataset *dataset);
 const char *dataset_locate(const struct dataset *dataset, uint64_t address, uint64_t *offset);
 
+/* See volumes_read_mapped; before batches are read. */
+bool dataset_read_mapped(struct dataset *dataset);
+
 /* From now on batches are read past the page cache, with `chosen` only what is not in it; before
  * any reader has the file. -EINVAL where the file system cannot. */
 int dataset_read_direct(struct dataset *dataset, bool chosen, struct error *error);

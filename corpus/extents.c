@@ -105,6 +105,7 @@ static void extent_skip(struct extents *extents, uint64_t bytes) {
         return;
     }
     bool dropped = extent_opened(extents)->dropped;
+    extents->skipped_open += bytes;
     extents->memory_end = NULL;
     extent_append(extents, bytes, (uint8_t *)(dropped ? DROPPED : UNPLACED + extents->waste_bytes));
     extents->memory_end = NULL;
@@ -135,15 +136,79 @@ static void extent_choose(struct extents *extents) {
     }
 }
 
+/* Where a gap is too wide to be read along, and the place behind it. */
+static void extent_note_seam(struct extents *extents, uint64_t gap, uint32_t place) {
+    if (extents->mappable && gap > EXTENT_GAP_BYTES_MAX) {
+        assert(extents->seam_count < READ_EXTENT_IOVECS_MAX);
+        extents->seams[extents->seam_count++] = (struct extent_seam){extents->iovec_count, place};
+    }
+}
+
+/* A gap that is read along after all. */
+static void extent_waste(struct extents *extents, struct iovec *gap) {
+    gap->iov_base = (uint8_t *)(UNPLACED + extents->waste_bytes);
+    extents->waste_open = gap->iov_len > extents->waste_open ? gap->iov_len : extents->waste_open;
+}
+
+/* Makes several extents of the open one, which will not be mapped, with nothing at its seams. */
+static void extent_split(struct extents *extents) {
+    extent_opened(extents)->dropped = false;
+    const struct read_extent whole = *extent_opened(extents);
+    uint64_t from = extents->iovec_count - extents->iovecs_open, end = extents->iovec_count;
+    uint64_t offset = whole.offset;
+    uint32_t seam = 0;
+    extents->iovec_count = from;
+    extents->iovecs_open = 0;
+    for (uint64_t i = from; i < end; i++) {
+        struct iovec iovec = extents->iovecs[i];
+        offset += iovec.iov_len;
+        if (seam == extents->seam_count || extents->seams[seam].iovec != i) {
+            if (iovec.iov_base == (uint8_t *)DROPPED) {
+                extent_waste(extents, &iovec);
+            }
+            extents->iovecs[extents->iovec_count++] = iovec;
+            extents->iovecs_open++;
+            continue;
+        }
+        extent_opened(extents)->iovec_count = extents->iovecs_open;
+        if (!extents_room(extents)) {
+            return;
+        }
+        extents->extents[extents->count] = whole;
+        extents->extents[extents->count].offset = offset;
+        extents->places[extents->count++] = extents->seams[seam++].place;
+        extents->iovecs_open = 0;
+        extents->read_bytes -= iovec.iov_len;
+    }
+    extent_opened(extents)->iovec_count = extents->iovecs_open;
+}
+
+/* Once it is known what the open extent has: what is taken from a mapping passes over what is not
+ * wanted, at a small cost. */
+static void extent_map(struct extents *extents) {
+    struct read_extent *extent = extent_opened(extents);
+    uint64_t bytes = volume_offset(extents->volume, extents->end) - extent->offset;
+    uint64_t wanted = bytes - extents->skipped_open;
+    extent->mapped = wanted >= EXTENT_MAPPED_BYTES_MIN && wanted >= bytes / EXTENT_MAPPED_SHARE;
+    if (extent->mapped) {
+        extents->read_bytes -= extents->skipped_open;
+    } else {
+        extent_split(extents);
+    }
+}
+
 static void extent_close(struct extents *extents) {
     if (extents->count > 0) {
         extent_skip(extents, extent_whole_end(extents) - extents->end);
-        extents->waste_bytes += extents->waste_open;
-        extents->waste_open = 0;
         extent_opened(extents)->iovec_count = extents->iovecs_open;
         if (extents->undecided) {
             extent_choose(extents);
         }
+        if (extents->mappable) {
+            extent_map(extents);
+        }
+        extents->waste_bytes += extents->waste_open;
+        extents->waste_open = 0;
     }
 }
 
@@ -205,13 +270,18 @@ static void extent_open(struct extents *extents, const struct dataset *dataset, 
     bool direct = volume->direct != NULL && (!chosen || extents->cached == CACHED_NONE);
     extents->volume = volume;
     extents->undecided = chosen && extents->cached == CACHED_PARTLY;
-    extents->gap_max = !extents->gaps ? 0
-                       : direct       ? EXTENT_GAP_BYTES_MAX_DIRECT
-                                      : EXTENT_GAP_BYTES_MAX;
     extent_bounds(extents, offset);
+    extents->mappable = extents->gaps && dataset_volumes(dataset)->mapped && !direct &&
+                        extents->cached == CACHED_ALL && extents->manifest == NULL;
+    extents->skipped_open = 0;
+    extents->seam_count = 0;
+    extents->gap_max = !extents->gaps      ? 0
+                       : extents->mappable ? EXTENT_GAP_BYTES_MAX_MAPPED
+                       : direct            ? EXTENT_GAP_BYTES_MAX_DIRECT
+                                           : EXTENT_GAP_BYTES_MAX;
     extents->extents[extents->count] = (struct read_extent){
         .file = direct ? volume->direct : volume->file,
-        .dropped = direct || extents->manifest != NULL,
+        .dropped = direct || extents->manifest != NULL || extents->mappable,
         .offset = volume_offset(volume, extents->end),
         .check = extents->manifest == NULL ? NULL : extent_check,
         .check_context = volume,
@@ -245,6 +315,7 @@ void extents_add(struct extents *extents, const struct dataset *dataset, uint64_
                 return;
             }
         }
+        extent_note_seam(extents, offset - extents->end, place);
         extent_skip(extents, offset - extents->end);
         uint64_t room = extents->bound - extents->end;
         uint64_t taken = bytes < room ? bytes : room;

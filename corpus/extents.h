@@ -19,8 +19,20 @@
 #define EXTENT_GAP_BYTES_MAX        4096u
 #define EXTENT_GAP_BYTES_MAX_DIRECT 16384u
 
+/* An extent that is in the page cache is taken from a mapping, whatever its gaps up to this, if it
+ * has so many wanted bytes and one in so many is: a mapping costs as much as the reads of five
+ * documents and, for every 64 KB, of another. */
+#define EXTENT_GAP_BYTES_MAX_MAPPED 65536u
+#define EXTENT_MAPPED_BYTES_MIN     32768u
+#define EXTENT_MAPPED_SHARE         8u
+
 /* How much of what is wanted is in the page cache. */
 enum cached { CACHED_NONE, CACHED_PARTLY, CACHED_ALL };
+
+struct extent_seam {
+    uint64_t iovec; /* of the gap */
+    uint32_t place; /* behind it */
+};
 
 struct extents {
     struct read_extent *extents; /* check_context is the volume */
@@ -40,6 +52,10 @@ struct extents {
     const struct volume *volume;     /* of whose dataset; which it does not leave */
     const struct manifest *manifest; /* it is checked against; NULL: not checked */
     bool undecided;                  /* whether it is read past the page cache */
+    bool mappable;                   /* may be taken from a mapping */
+    uint64_t skipped_open;           /* bytes of it that are not wanted */
+    struct extent_seam seams[READ_EXTENT_IOVECS_MAX];
+    uint32_t seam_count;
     uint32_t iovecs_open;
     uint64_t gap_max;
     uint64_t end;        /* address */

@@ -2,6 +2,7 @@
  * allocates. */
 #include "corpus/reader_jobs.h"
 #include "corpus/bulk.h"
+#include "corpus/mapped.h"
 
 #include <assert.h>
 #include <signal.h>
@@ -311,6 +312,16 @@ static bool landing_begin_bounced(struct landing *landing) {
     return true;
 }
 
+/* Whether the extent is whole already. */
+static bool landing_is_mapped(struct read_extent *extent) {
+    if (!extent->mapped ||
+        !mapped_scatter(extent->fd, extent->offset, extent->iovecs, extent->iovec_count)) {
+        return false;
+    }
+    extent->done = extent_bytes(extent);
+    return true;
+}
+
 bool landing_begin(struct landing *landing, struct read_extent *extent) {
     landing->extent = extent;
     landing->tries = (struct extent_tries){0};
@@ -330,7 +341,7 @@ bool landing_begin(struct landing *landing, struct read_extent *extent) {
         landing->bounced = landing->bounced || file_is_direct(extent->file);
         landing->align = file_align(extent->file);
     }
-    if (landing->bounced && !landing_begin_bounced(landing)) {
+    if (landing_is_mapped(extent) || (landing->bounced && !landing_begin_bounced(landing))) {
         if (extent->file != NULL) {
             file_release(extent->file);
         }

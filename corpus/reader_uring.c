@@ -272,7 +272,7 @@ static bool uring_begin(struct uring_ring *ring, struct read_job *job, uint32_t 
     slot->extent = extent;
     if (!landing_begin(&slot->landing, &job->extents[extent])) {
         uring_finish(ring, slot);
-        return false;
+        return true;
     }
     uring_issue(ring, slot, 0);
     return job->extents[extent].check != NULL;

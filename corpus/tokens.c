@@ -262,7 +262,7 @@ static int tokens_find_extents(struct tokens_job *job, bool gaps) {
         if (i == 0 || place->dataset != place[-1].dataset) {
             dataset = catalog_dataset(job->catalog, place->dataset);
             job->is_converted = job->is_converted || dataset_is_converted(job, dataset);
-            if (dataset_volumes(dataset)->chosen) {
+            if (dataset_volumes(dataset)->chosen || dataset_volumes(dataset)->mapped) {
                 extents_expect(&job->extents, tokens_sample(job, dataset, i));
             }
         }

@@ -1,6 +1,7 @@
 /* volumes: see volumes.h. */
 #include "corpus/volumes.h"
 #include "corpus/files.h"
+#include "corpus/mapped.h"
 #include "corpus/manifest.h"
 
 #include <assert.h>
@@ -128,6 +129,19 @@ int volumes_read_direct(struct volumes *volumes, bool chosen, struct error *erro
         }
     }
     return 0;
+}
+
+bool volumes_read_mapped(struct volumes *volumes) {
+    volumes->mapped = true;
+    for (uint32_t i = 0; i < volumes->count && volumes->mapped; i++) {
+        struct file *file = volumes->items[i].file;
+        int fd = file_acquire(file);
+        volumes->mapped = fd >= 0 && mapped_suits(fd);
+        if (fd >= 0) {
+            file_release(file);
+        }
+    }
+    return volumes->mapped;
 }
 
 uint64_t volumes_manifest_bytes(const struct volumes *volumes) {

@@ -34,6 +34,7 @@ struct volumes {
     uint32_t capacity;
     uint64_t bytes; /* of all */
     bool chosen;    /* what is in the page cache is read from there all the same */
+    bool mapped;    /* and that by a mapping */
 };
 
 void volumes_init(struct volumes *volumes, struct files *files);
@@ -64,6 +65,10 @@ int volumes_read_file(struct file *file, uint64_t offset, void *to, size_t count
 
 /* Batches are read past the page cache from now on; with `chosen` what is not in it. */
 int volumes_read_direct(struct volumes *volumes, bool chosen, struct error *error);
+
+/* What is in the page cache is taken from a mapping from now on (mapped.h), where all files are on
+ * file systems that this suits: then true. */
+bool volumes_read_mapped(struct volumes *volumes);
 
 /* Bytes of the manifest's own space, and all volumes told of it. */
 uint64_t volumes_manifest_bytes(const struct volumes *volumes);

@@ -94,6 +94,7 @@ struct config {
     struct reader_options reader; /* jobs_max is `slots`, threads 0 is auto */
     bool reader_registered;
     enum catalog_direct reader_direct;
+    bool reader_mapped;
     enum catalog_manifests reader_manifest;
     bool reader_recheck;
     bool payload_hashes;

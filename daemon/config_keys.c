@@ -1008,6 +1008,17 @@ static const struct config_key keys[] = {
      .words = "off|auto|on",
      FIELD(reader_direct)},
     {.section = "reader",
+     .name = "mapped",
+     .fallback = "auto",
+     .unit = "",
+     .reason =
+         "Whether what the page cache has is taken from mappings of the files, at less CPU than\n"
+         "by reads: auto does so for datasets on ext4, XFS, Btrfs, F2FS, tmpfs and overlayfs. A\n"
+         "file that becomes shorter meanwhile is an error of its batches, as with reads.",
+     .kind = &kind_choice,
+     .words = "off|auto",
+     FIELD(reader_mapped)},
+    {.section = "reader",
      .name = "registered",
      .fallback = "true",
      .unit = "",

@@ -130,8 +130,9 @@ static int warm_files(struct daemon *daemon, struct error *error) {
                  "it: %s",
                  why.text);
     }
-    log_line(LOG_INFO, "reader", "files datasets=%u direct=%u manifests=%d",
-             catalog_count(daemon->catalog), direct, manifests);
+    uint32_t mapped = config->reader_mapped ? catalog_read_mapped(daemon->catalog) : 0;
+    log_line(LOG_INFO, "reader", "files datasets=%u direct=%u mapped=%u manifests=%d",
+             catalog_count(daemon->catalog), direct, mapped, manifests);
     return 0;
 }
 

@@ -14,7 +14,7 @@
  * What a micro-batch costs at least is told by four ways without the reader: a memcpy of whole
  * megabytes; one that deals the documents of the block order out to their slots; reads of whole
  * megabytes, by pread and into registered memory by io_uring; and preadv of the very extents that
- * the reader reads. */
+ * the reader reads where it does not map them. */
 #include "corpus/manifest.h"
 #include "corpus/megatron.h"
 #include "corpus/order.h"
@@ -144,6 +144,13 @@ static struct catalog *open_catalog(const char *prefix) {
     return catalog;
 }
 
+/* As the daemon has it. */
+static struct catalog *open_mapped(const char *prefix) {
+    struct catalog *catalog = open_catalog(prefix);
+    (void)catalog_read_mapped(catalog);
+    return catalog;
+}
+
 static void make_manifest(const char *prefix) {
     struct catalog *catalog = open_catalog(prefix);
     const struct dataset *dataset = catalog_dataset(catalog, 0);
@@ -174,7 +181,9 @@ struct stream {
 enum stream_name { STREAM_BLOCK, STREAM_SHARE, STREAM_FULL, STREAMS };
 
 struct bench {
-    struct catalog *catalog, *checked; /* the second with its manifest */
+    struct catalog *catalog;
+    struct catalog *unmapped;
+    struct catalog *checked; /* with its manifest */
     const char *prefix;
     const struct dataset *dataset;
     int fd;          /* of its .bin */
@@ -333,7 +342,7 @@ static struct tokens_target *next_targets(struct bench *bench, struct run *run, 
 
 /* Deals out the extents of block order by preadv, or by memcpy from memory; only that is timed. */
 static void deal_out(struct bench *bench, bool copied, struct cost *cost) {
-    struct run run = {.stream = &bench->streams[STREAM_BLOCK], .catalog = bench->catalog};
+    struct run run = {.stream = &bench->streams[STREAM_BLOCK], .catalog = bench->unmapped};
     struct tokens_target *targets;
     double wall = wall_now(), cpu = cpu_now();
     for (uint32_t job = 0; (targets = next_targets(bench, &run, job, cost)) != NULL;
@@ -434,6 +443,7 @@ enum way {
     WAY_FIO_SEQUENTIAL,
     WAY_FIO_RANDOM,
     WAY_URING_BLOCK,
+    WAY_URING_UNMAPPED,
     WAY_POOL_BLOCK,
     WAY_URING_SHARE,
     WAY_URING_FULL,
@@ -445,10 +455,10 @@ enum way {
 };
 
 static const char *const way_names[WAYS] = {
-    "memcpy",        "memcpy pieces", "pread 1 MB",    "fixed 1 MB",
-    "preadv pieces", "pread loop",    "fio 1 MB QD 8", "fio 4 KB QD 64",
-    "uring block",   "pool block",    "uring 1 of 8",  "uring full",
-    "pool full",     "uring hashed",  "checked first", "checked before",
+    "memcpy",        "memcpy pieces",  "pread 1 MB",     "fixed 1 MB",  "preadv pieces",
+    "pread loop",    "fio 1 MB QD 8",  "fio 4 KB QD 64", "uring block", "uring unmapped",
+    "pool block",    "uring 1 of 8",   "uring full",     "pool full",   "uring hashed",
+    "checked first", "checked before",
 };
 
 static void run_reader(struct bench *bench, enum way way, struct cost *cost) {
@@ -456,6 +466,7 @@ static void run_reader(struct bench *bench, enum way way, struct cost *cost) {
     struct run run = {
         .stream = &bench->streams[STREAM_BLOCK],
         .catalog = way == WAY_URING_CHECKED_FIRST || way == WAY_URING_CHECKED ? bench->checked
+                   : way == WAY_URING_UNMAPPED                                ? bench->unmapped
                                                                               : bench->catalog,
         .reader = bench->readers[pool],
         .hashed = way == WAY_URING_HASHED,
@@ -537,7 +548,7 @@ static void read_past_cache(struct catalog *catalog) {
 static void open_checked(struct bench *bench) {
     struct error error = {0};
     catalog_close(bench->checked);
-    bench->checked = open_catalog(bench->prefix);
+    bench->checked = open_mapped(bench->prefix);
     if (catalog_use_manifests(bench->checked, MANIFESTS_REQUIRED, &error) < 0) {
         give_up(error.text);
     }
@@ -550,7 +561,8 @@ static void open_checked(struct bench *bench) {
 static bool way_is_idle(const struct bench *bench, enum way way) {
     bool fio = way == WAY_FIO_SEQUENTIAL || way == WAY_FIO_RANDOM;
     bool slow = way == WAY_MEMCPY || way == WAY_MEMCPY_PIECES || way == WAY_FIXED ||
-                way == WAY_PIECES || (bench->fio && way == WAY_DOCUMENTS);
+                way == WAY_PIECES || way == WAY_URING_UNMAPPED ||
+                (bench->fio && way == WAY_DOCUMENTS);
     return bench->cold ? slow : fio;
 }
 
@@ -631,7 +643,9 @@ static void report_warm(struct figures *figures, struct rounds *rounds) {
         {WAY_EXTENTS, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
         {WAY_FIXED, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
         {WAY_PIECES, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
+        {WAY_URING_UNMAPPED, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
         {WAY_URING_BLOCK, WAY_PIECES, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
+        {WAY_URING_SHARE, WAY_MEMCPY, "CPU", "s/GB", rounds->cpu_s_per_gb, FIGURE_REPORTED, 0},
         {WAY_URING_SHARE, WAY_EXTENTS, "wanted bytes", "GB/s", rounds->gb_per_s, FIGURE_REPORTED,
          0},
         {WAY_URING_FULL, WAY_DOCUMENTS, "documents", "/s", rounds->documents_per_s, FIGURE_AT_LEAST,
@@ -700,7 +714,8 @@ static void open_readers(struct bench *bench) {
 
 static void open_catalogs(struct bench *bench, const char *prefix) {
     bench->prefix = prefix;
-    bench->catalog = open_catalog(prefix);
+    bench->catalog = open_mapped(prefix);
+    bench->unmapped = open_catalog(prefix);
     if (bench->cold) {
         read_past_cache(bench->catalog);
     }
@@ -760,6 +775,7 @@ static void bench_close(struct bench *bench, const char *folder, const char *pre
     free(bench->buffer);
     close(bench->fd);
     catalog_close(bench->checked);
+    catalog_close(bench->unmapped);
     catalog_close(bench->catalog);
     for (int i = 0; i < 3; i++) {
         char path[160];

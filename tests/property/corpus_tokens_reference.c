@@ -122,6 +122,16 @@ static void random_rows(struct document *parts, uint32_t count) {
     parts[below(count)] = parts[from];
 }
 
+static bool is_mapped;
+static uint64_t mapped_count, split_count; /* extents */
+
+static void note_mapped(const struct read_job *read) {
+    for (uint32_t e = 0; e < read->extent_count; e++) {
+        mapped_count += read->extents[e].mapped;
+        split_count += is_mapped && !read->extents[e].mapped;
+    }
+}
+
 static bool job_is_right(struct tokens_world *world, struct tokens_job *job,
                          const struct document *parts, uint32_t count, uint32_t token_bytes,
                          struct reader *reader) {
@@ -135,7 +145,12 @@ static bool job_is_right(struct tokens_world *world, struct tokens_job *job,
     tokens_reference(world, parts, count, token_bytes, expected);
     assert_int_equal(
         tokens_prepare_one(job, world, parts, count, token_bytes, exact, payload, &target), 0);
-    bool right = extents_are_coalesced(&job->read, exact ? 0 : EXTENT_GAP_BYTES_MAX);
+    /* What may be mapped ends after a megabyte of the file, gaps that are then left out among it.
+     */
+    bool right = is_mapped && !exact
+                     ? extents_are_bounded(&job->read)
+                     : extents_are_coalesced(&job->read, exact ? 0 : EXTENT_GAP_BYTES_MAX);
+    note_mapped(&job->read);
     if (below(2) == 0) { /* prepared by the reader, into the memory of the job before */
         tokens_job_begin(job, world->catalog, token_bytes, exact, &target);
     }
@@ -159,6 +174,7 @@ static void run_seed(struct tokens_world *world, struct tokens_job *job, uint64_
         add_random_set(world, token_bytes);
     }
     tokens_world_write(world);
+    is_mapped = below(2) == 0 && catalog_read_mapped(world->catalog) == sets;
     for (uint32_t round = 0; round < 4; round++) {
         uint32_t count = random_parts(world, parts);
         if (count > 0) {
@@ -185,6 +201,7 @@ static void a_payload_is_what_reading_token_by_token_gives(void **state) {
     for (uint64_t s = 1; s <= seeds; s++) {
         run_seed(&world, &job, s);
     }
+    assert_true(seed != NULL || (mapped_count > 100 && split_count > 100));
     tokens_job_deinit(&job);
     tokens_world_close(&world);
 }

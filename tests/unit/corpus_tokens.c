@@ -508,6 +508,102 @@ static void a_failed_read_names_document_and_error(void **state) {
     tokens_job_deinit(&job);
 }
 
+#define WIDE      2048u /* tokens of a document, 4 KB */
+#define WIDE_MANY 600u
+
+/* Every `nth` document of WIDE_MANY, 2.4 MB in all. */
+static uint32_t every_nth(const struct tokens_world *world, uint32_t nth, struct document *parts) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < WIDE_MANY; i += nth) {
+        parts[count++] = tokens_world_part(world, 0, i, 0, WIDE);
+    }
+    return count;
+}
+
+static uint32_t count_mapped(const struct read_job *read) {
+    uint32_t count = 0;
+    for (uint32_t e = 0; e < read->extent_count; e++) {
+        count += read->extents[e].mapped;
+    }
+    return count;
+}
+
+/* Of what is in the page cache: all documents, every second, fourth, fifth, twelfth. */
+static void a_mapping_passes_over_wide_gaps_where_enough_is_wanted(void **state) {
+    struct tokens_world *world = *state;
+    static struct document parts[WIDE_MANY];
+    static const struct {
+        uint32_t nth, extents, mapped;
+    } cases[] = {{1, 3, 3}, {2, 3, 3}, {4, 3, 3}, {5, 3, 3}, {12, 50, 0}};
+    struct tokens_job job = {0};
+    struct tokens_target target;
+    uint16_t *payload = malloc(2 * WIDE * WIDE_MANY), *expected = malloc(2 * WIDE * WIDE_MANY);
+    assert_true(payload != NULL && expected != NULL);
+    counting_set(world, MEGATRON_U16, WIDE_MANY, WIDE);
+    tokens_world_write(world);
+    if (catalog_read_mapped(world->catalog) == 0) {
+        print_message("no mappings here: /tmp is on no file system that they suit\n");
+        free(payload);
+        free(expected);
+        skip();
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint32_t count = every_nth(world, cases[i].nth, parts);
+        uint64_t bytes = tokens_payload_bytes(parts, count, 2);
+        tokens_reference(world, parts, count, 2, expected);
+        for (uint32_t turn = 0; turn < 2; turn++) {
+            assert_int_equal(
+                tokens_prepare_one(&job, world, parts, count, 2, false, payload, &target), 0);
+            assert_int_equal(job.read.extent_count, cases[i].extents);
+            assert_int_equal(count_mapped(&job.read), cases[i].mapped);
+            assert_int_equal(job.read_bytes, bytes);
+            memset(payload, 0, bytes);
+            tokens_run_read(world->readers[turn], &job);
+            assert_int_equal(target.error.code, 0);
+            assert_memory_equal(payload, expected, bytes);
+        }
+    }
+    tokens_job_deinit(&job);
+    free(payload);
+    free(expected);
+}
+
+/* In the middle of a page too, where a mapping has zeros; and the slots that do not need it. */
+static void a_mapped_file_that_became_shorter_is_refused_at_its_new_end(void **state) {
+    struct tokens_world *world = *state;
+    static struct document parts[2][WIDE_MANY / 2];
+    static uint16_t payloads[2][WIDE_MANY / 2 * WIDE];
+    static const uint32_t ends[] = {2457598, 2457000, 2088960, 1048578, 1048576, 500002};
+    char prefix[96], path[128], place[128];
+    counting_set(world, MEGATRON_U16, WIDE_MANY, WIDE);
+    tokens_world_write(world);
+    tokens_world_path(world, 0, prefix);
+    snprintf(path, sizeof path, "%s.bin", prefix);
+    for (uint32_t i = 0; i < WIDE_MANY; i++) {
+        parts[i / (WIDE_MANY / 2)][i % (WIDE_MANY / 2)] = tokens_world_part(world, 0, i, 0, WIDE);
+    }
+    (void)catalog_read_mapped(world->catalog);
+    for (uint32_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        struct tokens_job job = {0};
+        struct tokens_target targets[2] = {
+            {.documents = parts[0],
+             .count = WIDE_MANY / 2,
+             .payload = payloads[0],
+             .next = &targets[1]},
+            {.documents = parts[1], .count = WIDE_MANY / 2, .payload = payloads[1]}};
+        assert_int_equal(tokens_job_prepare(&job, world->catalog, 2, false, targets), 0);
+        assert_int_equal(truncate(path, ends[i]), 0);
+        tokens_run_read(world->readers[i % 2], &job);
+        const struct error *error = &targets[ends[i] < 1228800 ? 0 : 1].error;
+        snprintf(place, sizeof place, "set0.bin: byte %u (document %u, token %u): the file ends",
+                 ends[i], ends[i] / (2 * WIDE), ends[i] % (2 * WIDE) / 2);
+        assert_int_equal(error->code, -ENODATA);
+        assert_non_null(strstr(error->text, place));
+        assert_int_equal(targets[1].error.code, -ENODATA);
+        tokens_job_deinit(&job);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
 
 int main(void) {
@@ -531,6 +627,8 @@ int main(void) {
         TEST(a_job_without_memory_fails_all_its_slots_when_the_reader_prepares_it),
         TEST(ids_that_no_trainer_can_take_are_refused_with_their_place),
         TEST(a_file_that_became_shorter_is_refused_at_its_new_end),
+        TEST(a_mapping_passes_over_wide_gaps_where_enough_is_wanted),
+        TEST(a_mapped_file_that_became_shorter_is_refused_at_its_new_end),
         TEST(a_failed_read_names_document_and_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

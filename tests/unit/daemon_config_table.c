@@ -260,6 +260,7 @@ static const struct {
     {"daemon.socket", {"/x/y", "rel.sock", "a b;c#d"}},
     {"reader.backend", {"auto", "io_uring", "pread"}},
     {"reader.direct", {"off", "auto", "on"}},
+    {"reader.mapped", {"off", "auto"}},
     {"reader.manifest", {"off", "auto", "required"}},
     {"reader.payload_hashes", {"false", "true"}},
     {"reader.recheck", {"false", "true"}},

@@ -170,14 +170,21 @@ static uint64_t extent_bytes(const struct read_extent *extent) {
     return bytes;
 }
 
-bool extents_are_coalesced(const struct read_job *read, uint64_t gap_bytes_max) {
+bool extents_are_bounded(const struct read_job *read) {
     for (uint32_t e = 0; e < read->extent_count; e++) {
-        const struct read_extent *extent = &read->extents[e], *before = extent - 1;
+        const struct read_extent *extent = &read->extents[e];
         uint64_t bytes = extent_bytes(extent);
         if (bytes == 0 || bytes > READ_EXTENT_BYTES_MAX || extent->iovec_count == 0 ||
             extent->iovec_count > READ_EXTENT_IOVECS_MAX) {
             return false;
         }
+    }
+    return true;
+}
+
+bool extents_are_coalesced(const struct read_job *read, uint64_t gap_bytes_max) {
+    for (uint32_t e = 0; e < read->extent_count; e++) {
+        const struct read_extent *extent = &read->extents[e], *before = extent - 1;
         uint64_t end = e > 0 ? before->offset + extent_bytes(before) : 0;
         uint64_t gap = extent->offset - end;
         if (e > 0 && before->file == extent->file && end <= extent->offset &&
@@ -186,7 +193,7 @@ bool extents_are_coalesced(const struct read_job *read, uint64_t gap_bytes_max) 
             return false;
         }
     }
-    return true;
+    return extents_are_bounded(read);
 }
 
 void tokens_run_read(struct reader *reader, struct tokens_job *job) {

@@ -58,7 +58,8 @@ int tokens_prepare_one(struct tokens_job *job, const struct tokens_world *world,
                        const struct document *documents, uint32_t count, uint32_t token_bytes,
                        bool exact, void *payload, struct tokens_target *target);
 
-/* Every extent within its bounds, none empty, and no two that could have been one. */
+/* Every extent within its bounds, none empty; and no two that could have been one. */
+bool extents_are_bounded(const struct read_job *read);
 bool extents_are_coalesced(const struct read_job *read, uint64_t gap_bytes_max);
 
 /* Submits and waits (5 s at most). */

@@ -1,0 +1,104 @@
+/* mapped: see mapped.h. */
+#include "corpus/mapped.h"
+#include "corpus/bulk.h"
+
+#include <errno.h>
+#include <linux/magic.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+/* Linux 5.14; Debian 12's headers know it, older ones do not. */
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+#ifndef XFS_SUPER_MAGIC
+#define XFS_SUPER_MAGIC 0x58465342
+#endif
+
+/* What a thread copies from just now, and where it goes on when that is gone. */
+struct guard {
+    uintptr_t begin, end;
+    sigjmp_buf gone;
+};
+
+static _Thread_local struct guard *volatile guard;
+static struct sigaction before;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* Of others: once their handler is back, the access is made again, and is theirs. */
+static void mapped_fault(int number, siginfo_t *info, void *context) {
+    struct guard *mine = guard;
+    uintptr_t at = (uintptr_t)info->si_addr;
+    (void)context;
+    if (mine != NULL && at >= mine->begin && at < mine->end) {
+        siglongjmp(mine->gone, 1);
+    }
+    (void)sigaction(number, &before, NULL);
+}
+
+/* Not blocked while it runs, for it leaves by a jump that restores no mask. */
+static void mapped_catch(void) {
+    struct sigaction action = {.sa_sigaction = mapped_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    (void)sigaction(SIGBUS, &action, &before);
+}
+
+/* False: some of it is gone. */
+static bool mapped_copy(const uint8_t *from, uintptr_t begin, uintptr_t end,
+                        const struct iovec *iovecs, uint32_t count) {
+    struct guard mine = {.begin = begin, .end = end};
+    if (sigsetjmp(mine.gone, 0) != 0) {
+        guard = NULL;
+        return false;
+    }
+    guard = &mine;
+    bulk_scatter(iovecs, count, from);
+    guard = NULL;
+    return true;
+}
+
+/* What stands behind the file's end, on its last page, is zeros and no signal. */
+static bool mapped_reaches(int fd, uint64_t end) {
+    struct stat info;
+    return fstat(fd, &info) == 0 && (uint64_t)info.st_size >= end;
+}
+
+bool mapped_scatter(int fd, uint64_t offset, const struct iovec *iovecs, uint32_t count) {
+    uint64_t skipped = offset % (uint64_t)sysconf(_SC_PAGESIZE), bytes = skipped;
+    for (uint32_t i = 0; i < count; i++) {
+        bytes += iovecs[i].iov_len;
+    }
+    uint8_t *pages = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, (off_t)(offset - skipped));
+    if (pages == MAP_FAILED) {
+        return false;
+    }
+    pthread_once(&once, mapped_catch);
+    bool copied = (madvise(pages, bytes, MADV_POPULATE_READ) == 0 || errno == EINVAL) &&
+                  mapped_copy(pages + skipped, (uintptr_t)pages, (uintptr_t)pages + bytes, iovecs,
+                              count);
+    (void)munmap(pages, bytes);
+    return copied && mapped_reaches(fd, offset - skipped + bytes);
+}
+
+bool mapped_suits(int fd) {
+    struct statfs info;
+    if (fstatfs(fd, &info) < 0) {
+        return false;
+    }
+    switch ((unsigned long)info.f_type) {
+    case EXT4_SUPER_MAGIC: /* and 2 and 3 */
+    case XFS_SUPER_MAGIC:
+    case BTRFS_SUPER_MAGIC:
+    case F2FS_SUPER_MAGIC:
+    case TMPFS_MAGIC:
+    case OVERLAYFS_SUPER_MAGIC:
+        return true;
+    default:
+        return false;
+    }
+}

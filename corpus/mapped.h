@@ -1,0 +1,24 @@
+/* mapped: takes what the page cache has out of a mapping of the file.
+ *
+ * A read(2) copies through the processor's cache and costs a turn in the kernel for each piece it
+ * deals out; from a mapping that stays for one extent the pieces are copied past it. Pages that a
+ * file no longer has, or that its storage cannot deliver, are a SIGBUS to whoever touches them. The
+ * copy is guarded against that signal, thread by thread: it ends, and the caller reads instead,
+ * which tells what is wrong and where. A SIGBUS from anywhere else goes on to whoever had it
+ * before. */
+#ifndef BALLAST_CORPUS_MAPPED_H
+#define BALLAST_CORPUS_MAPPED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+/* Deals the bytes of the file from `offset` on out to the iovecs, as bulk_scatter does: all of
+ * them, or false, with the iovecs' memory in any state. Any thread. */
+bool mapped_scatter(int fd, uint64_t offset, const struct iovec *iovecs, uint32_t count);
+
+/* Whether the file is on a file system of this machine, whose mappings are the page cache itself.
+ */
+bool mapped_suits(int fd);
+
+#endif

@@ -1,0 +1,287 @@
+/* What a mapping gives is what a read gives, or nothing: of files that become shorter before, while
+ * and after they are mapped. madvise is this file's, to be there at the right moment. */
+#include "corpus/mapped.h"
+#include "tests/unit/corpus_files.h"
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FILE_BYTES 1000000u
+#define PIECES     200u
+
+int __real_madvise(void *address, size_t bytes, int advice);
+int __wrap_madvise(void *address, size_t bytes, int advice);
+
+static _Thread_local int shorten_fd = -1; /* once the pages are there */
+static _Thread_local uint64_t shorten_to;
+static bool is_old; /* the kernel does not know the advice */
+
+int __wrap_madvise(void *address, size_t bytes, int advice) {
+    int rc = is_old ? -1 : __real_madvise(address, bytes, advice);
+    errno = is_old ? EINVAL : errno;
+    if (shorten_fd >= 0) {
+        int code = errno;
+        assert_int_equal(ftruncate(shorten_fd, (off_t)shorten_to), 0);
+        errno = code;
+    }
+    return rc;
+}
+
+struct world {
+    char folder[64];
+    char path[80];
+    int fd;
+    uint8_t *content;  /* FILE_BYTES */
+    uint8_t *memory;   /* FILE_BYTES, where pieces go */
+    uint8_t *expected; /* likewise */
+    struct iovec iovecs[PIECES];
+};
+
+static uint64_t random_state = 1;
+
+static uint32_t below(uint32_t bound) {
+    uint64_t z = random_state += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return (uint32_t)((z ^ (z >> 31)) % bound);
+}
+
+static void world_restore(struct world *world) {
+    file_write(world->path, world->content, FILE_BYTES);
+}
+
+static int world_setup(void **state) {
+    struct world *world = calloc(1, sizeof *world);
+    assert_non_null(world);
+    test_folder_make(world->folder);
+    snprintf(world->path, sizeof world->path, "%s/f.bin", world->folder);
+    world->content = malloc(FILE_BYTES);
+    world->memory = malloc(FILE_BYTES);
+    world->expected = malloc(FILE_BYTES);
+    assert_true(world->content != NULL && world->memory != NULL && world->expected != NULL);
+    for (uint32_t i = 0; i < FILE_BYTES; i++) {
+        world->content[i] = (uint8_t)(1 + below(255));
+    }
+    world_restore(world);
+    world->fd = open(world->path, O_RDWR);
+    assert_true(world->fd >= 0);
+    *state = world;
+    return 0;
+}
+
+static int world_teardown(void **state) {
+    struct world *world = *state;
+    close(world->fd);
+    test_folder_remove(world->folder);
+    free(world->content);
+    free(world->memory);
+    free(world->expected);
+    free(world);
+    return 0;
+}
+
+/* Pieces of up to `longest` bytes from `offset` on, some of them gaps, in memory one after the
+ * other; what is to be there is in `expected`. Returns how many. */
+static uint32_t deal(struct world *world, uint64_t offset, uint32_t longest) {
+    uint64_t at = 0, from = offset;
+    uint32_t count = 0;
+    memset(world->memory, 0, FILE_BYTES);
+    memset(world->expected, 0, FILE_BYTES);
+    while (count < PIECES && from < FILE_BYTES) {
+        uint64_t bytes = 1 + below(longest);
+        bytes = bytes < FILE_BYTES - from ? bytes : FILE_BYTES - from;
+        bool gap = below(4) == 0;
+        world->iovecs[count++] = (struct iovec){gap ? NULL : world->memory + at, bytes};
+        if (!gap) {
+            memcpy(world->expected + at, world->content + from, bytes);
+            at += bytes;
+        }
+        from += bytes;
+    }
+    return count;
+}
+
+/* cmocka has a handler of its own for every test. */
+static void guard_again(struct world *world) {
+    static struct sigaction action;
+    if (action.sa_sigaction == NULL) {
+        struct iovec iovec = {world->memory, 1};
+        assert_true(mapped_scatter(world->fd, 0, &iovec, 1));
+        assert_int_equal(sigaction(SIGBUS, NULL, &action), 0);
+    }
+    assert_int_equal(sigaction(SIGBUS, &action, NULL), 0);
+}
+
+static void all_pieces_come_and_gaps_are_passed_over(void **state) {
+    struct world *world = *state;
+    guard_again(world);
+    for (uint32_t turn = 0; turn < 600; turn++) {
+        is_old = turn % 3 == 0;
+        uint32_t longest = 1 + below(turn % 2 == 0 ? 20000 : 600);
+        uint64_t offset = below(FILE_BYTES);
+        uint32_t count = deal(world, offset, longest);
+        assert_true(mapped_scatter(world->fd, offset, world->iovecs, count));
+        assert_memory_equal(world->memory, world->expected, FILE_BYTES);
+    }
+    is_old = false;
+}
+
+/* Also where the last page is there, with zeros behind the file's end and no signal. */
+static void what_a_file_no_longer_has_is_not_taken(void **state) {
+    struct world *world = *state;
+    static const uint32_t ends[] = {0, 1, 8191, 8192, 8193, 409600, 700000, FILE_BYTES - 1};
+    struct iovec iovec = {world->memory, 0};
+    guard_again(world);
+    for (uint32_t old = 0; old < 2; old++) {
+        for (uint32_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+            is_old = old == 1;
+            world_restore(world);
+            assert_int_equal(ftruncate(world->fd, ends[i]), 0);
+            iovec.iov_len = FILE_BYTES;
+            assert_false(mapped_scatter(world->fd, 0, &iovec, 1));
+            iovec.iov_len = (size_t)ends[i] + 1;
+            assert_false(mapped_scatter(world->fd, 0, &iovec, 1));
+            iovec.iov_len = 1;
+            assert_false(mapped_scatter(world->fd, ends[i], &iovec, 1));
+            iovec.iov_len = ends[i];
+            assert_true(ends[i] == 0 || mapped_scatter(world->fd, 0, &iovec, 1));
+        }
+    }
+    is_old = false;
+}
+
+static void a_file_cut_off_under_the_copy_is_no_signal(void **state) {
+    struct world *world = *state;
+    struct iovec iovec = {world->memory, FILE_BYTES};
+    guard_again(world);
+    for (uint64_t end = 0; end < FILE_BYTES; end += 49999) {
+        world_restore(world);
+        shorten_fd = world->fd;
+        shorten_to = end;
+        assert_false(mapped_scatter(world->fd, 0, &iovec, 1));
+        shorten_fd = -1;
+    }
+    world_restore(world);
+    assert_true(mapped_scatter(world->fd, 0, &iovec, 1));
+    assert_memory_equal(world->memory, world->content, FILE_BYTES);
+}
+
+/* Half of the threads lose their file in every turn, the others never. */
+static void *copy_often(void *context) {
+    struct world *world = context;
+    bool loses = world->folder[0] == 0;
+    uintptr_t wrong = 0;
+    for (uint32_t turn = 0; turn < 200; turn++) {
+        struct iovec iovec = {world->memory, FILE_BYTES};
+        if (loses) {
+            wrong += ftruncate(world->fd, FILE_BYTES) != 0;
+            shorten_fd = world->fd;
+            shorten_to = turn * 4096ull;
+        }
+        wrong += mapped_scatter(world->fd, 0, &iovec, 1) == loses;
+        wrong += !loses && memcmp(world->memory, world->content, FILE_BYTES) != 0;
+    }
+    return (void *)wrong;
+}
+
+static void threads_are_guarded_one_by_one(void **state) {
+    struct world *world = *state, worlds[4];
+    pthread_t threads[4];
+    guard_again(world);
+    for (uint32_t i = 0; i < 4; i++) {
+        worlds[i] = *world;
+        worlds[i].memory = malloc(FILE_BYTES);
+        assert_non_null(worlds[i].memory);
+        if (i % 2 == 0) {
+            char path[96];
+            snprintf(path, sizeof path, "%s/%u", world->folder, i);
+            file_write(path, world->content, FILE_BYTES);
+            worlds[i].fd = open(path, O_RDWR);
+            assert_true(worlds[i].fd >= 0);
+            worlds[i].folder[0] = 0;
+        }
+        assert_int_equal(pthread_create(&threads[i], NULL, copy_often, &worlds[i]), 0);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        void *wrong;
+        assert_int_equal(pthread_join(threads[i], &wrong), 0);
+        assert_null(wrong);
+        free(worlds[i].memory);
+        if (i % 2 == 0) {
+            close(worlds[i].fd);
+        }
+    }
+}
+
+static void what_cannot_be_mapped_is_not_taken(void **state) {
+    struct world *world = *state;
+    struct iovec iovec = {world->memory, 10};
+    int ends[2], folder = open(world->folder, O_RDONLY | O_DIRECTORY);
+    assert_int_equal(pipe(ends), 0);
+    assert_false(mapped_scatter(ends[0], 0, &iovec, 1));
+    assert_false(mapped_scatter(folder, 0, &iovec, 1));
+    assert_false(mapped_scatter(-1, 0, &iovec, 1));
+    assert_false(mapped_suits(-1));
+    assert_false(mapped_suits(ends[0]));
+    close(ends[0]);
+    close(ends[1]);
+    close(folder);
+}
+
+static void exit_told(int number) {
+    (void)number;
+    _exit(7);
+}
+
+/* Touches what a file of its own does not have: the wait status. */
+static int touch_nothing(struct world *world, bool handled) {
+    pid_t child = fork();
+    if (child == 0) {
+        struct iovec iovec = {world->memory, 10};
+        (void)signal(SIGBUS, handled ? exit_told : SIG_DFL);
+        bool mapped = mapped_scatter(world->fd, 0, &iovec, 1);
+        (void)ftruncate(world->fd, 0);
+        volatile uint8_t *gone = mmap(NULL, 4096, PROT_READ, MAP_SHARED, world->fd, 0);
+        uint8_t byte = *gone;
+        _exit(mapped ? byte : 1);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+/* Before any other test, for the handler is installed once. */
+static void a_signal_of_others_stays_theirs(void **state) {
+    struct world *world = *state;
+    int status = touch_nothing(world, true);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    world_restore(world);
+    status = touch_nothing(world, false);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_signal_of_others_stays_theirs),
+        TEST(all_pieces_come_and_gaps_are_passed_over),
+        TEST(what_a_file_no_longer_has_is_not_taken),
+        TEST(a_file_cut_off_under_the_copy_is_no_signal),
+        TEST(threads_are_guarded_one_by_one),
+        TEST(what_cannot_be_mapped_is_not_taken),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
