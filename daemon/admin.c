@@ -137,9 +137,9 @@ static Ballast__V1__MeasuredStep *admin_measured(const struct daemon *daemon, st
     out->total_ppm = ratios.total_ppm;
     out->attention_ppm = ratios.attention_ppm;
     out->expert_ppm = ratios.expert_ppm;
-    out->input_ppm = step->input_ppm;
-    if (balance && step->planned) {
-        out->balance = message_balance(arena, &step->balance);
+    out->input_ppm = step->plan.input_ppm;
+    if (balance && step->plan.known) {
+        out->balance = message_balance(arena, &step->plan.balance);
         return out->balance != NULL ? out : NULL;
     }
     return out;

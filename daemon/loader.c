@@ -55,16 +55,6 @@ uint64_t loader_delivered_step(const struct session *session) {
                                                                          : member->delivered_step;
 }
 
-static void loader_measure_plan(struct session *session, uint64_t step) {
-    const struct step_plan *plan = NULL;
-    struct error error;
-    if (step >=
-            session->world->roster->committed_step && /* later its plan may have to be replayed */
-        session->world->ops->plan(session, step, &plan, &error) == SESSION_READY) {
-        measured_add_plan(session->world->measured, plan);
-    }
-}
-
 static void loader_measure(struct session *session, const Ballast__V1__CommitRequest *request) {
     struct measured *measured = session->world->measured;
     const struct roster *roster = session->world->roster;
@@ -73,7 +63,6 @@ static void loader_measure(struct session *session, const Ballast__V1__CommitReq
         !measured_begin(measured, request->step, (uint32_t)(member - roster->members))) {
         return;
     }
-    loader_measure_plan(session, request->step);
     for (size_t i = 0; i < request->n_measured; i++) {
         const Ballast__V1__Measured *one = request->measured[i];
         if (one->index < roster_micro_batches(roster, request->step)) {

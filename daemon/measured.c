@@ -62,11 +62,40 @@ static void measured_forget(struct measured *measured, uint64_t step) {
 void measured_rewind(struct measured *measured) {
     for (uint64_t step = 0; step < MEASURED_STEPS; step++) {
         measured_forget(measured, step);
+        measured->plans[step] = (struct measured_plan){0};
     }
+}
+
+/* Of the replicas' micro-batches of one index the largest, for every index. */
+static uint64_t input_ppm(const struct step_plan *plan) {
+    uint32_t indexes = plan->micro_batch_count / plan->dp;
+    u128 largest = 0;
+    for (uint32_t index = 0; index < indexes; index++) {
+        uint64_t most = 0;
+        for (uint32_t dp = 0; dp < plan->dp; dp++) {
+            uint64_t tokens = plan->micro_batches[dp * indexes + index].tokens;
+            most = tokens > most ? tokens : most;
+        }
+        largest += most;
+    }
+    return plan->tokens > 0 ? (uint64_t)(largest * plan->dp * PPM / plan->tokens) : PPM;
+}
+
+void measured_give(struct measured *measured, const struct step_plan *plan) {
+    struct measured_plan *entry = &measured->plans[entry_of(plan->step)];
+    if (entry->known && plan->step <= entry->step) {
+        return;
+    }
+    *entry = (struct measured_plan){.known = true,
+                                    .step = plan->step,
+                                    .micro_batches = plan->micro_batch_count / plan->dp,
+                                    .input_ppm = input_ppm(plan),
+                                    .balance = plan->balance};
 }
 
 bool measured_begin(struct measured *measured, uint64_t step, uint32_t rank) {
     struct measured_step *entry = &measured->steps[entry_of(step)];
+    const struct measured_plan *plan = &measured->plans[entry_of(step)];
     bool *reported = &measured->reported[(size_t)entry_of(step) * measured->ranks + rank];
     assert(rank < measured->ranks);
     if (step < entry->step) {
@@ -74,6 +103,10 @@ bool measured_begin(struct measured *measured, uint64_t step, uint32_t rank) {
     }
     if (step > entry->step) {
         measured_forget(measured, step);
+    }
+    if (plan->known && plan->step == step) {
+        assert(plan->micro_batches <= measured->micro_batches);
+        entry->plan = *plan;
     }
     if (*reported) {
         return false;
@@ -105,31 +138,6 @@ void measured_add_experts(struct measured *measured, uint64_t step, uint32_t ind
         load->tokens += one;
     }
     load->experts += count;
-}
-
-/* Of the replicas' micro-batches of one index the largest, for every index. */
-static uint64_t input_ppm(const struct step_plan *plan) {
-    uint32_t indexes = plan->micro_batch_count / plan->dp;
-    u128 largest = 0;
-    for (uint32_t index = 0; index < indexes; index++) {
-        uint64_t most = 0;
-        for (uint32_t dp = 0; dp < plan->dp; dp++) {
-            uint64_t tokens = plan->micro_batches[dp * indexes + index].tokens;
-            most = tokens > most ? tokens : most;
-        }
-        largest += most;
-    }
-    return plan->tokens > 0 ? (uint64_t)(largest * plan->dp * PPM / plan->tokens) : PPM;
-}
-
-void measured_add_plan(struct measured *measured, const struct step_plan *plan) {
-    struct measured_step *entry = &measured->steps[entry_of(plan->step)];
-    assert(entry->step == plan->step);
-    entry->planned = true;
-    entry->micro_batches = plan->micro_batch_count / plan->dp;
-    assert(entry->micro_batches <= measured->micro_batches);
-    entry->balance = plan->balance;
-    entry->input_ppm = input_ppm(plan);
 }
 
 const struct measured_step *measured_newest(const struct measured *measured, uint64_t committed) {
@@ -181,7 +189,8 @@ struct measured_ratios measured_ratios(const struct measured *measured, uint64_t
     const struct measured_step *entry = measured_find(measured, step);
     size_t times = times_of(measured, step);
     assert(entry != NULL);
-    uint32_t micro_batches = entry->planned ? entry->micro_batches : measured->micro_batches;
+    uint32_t micro_batches = entry->plan.known ? entry->plan.micro_batches
+                                               : measured->micro_batches;
     return (struct measured_ratios){
         .total_ppm = times_ppm(measured, &measured->total_ns[times], micro_batches),
         .attention_ppm = times_ppm(measured, &measured->attention_ns[times], micro_batches),

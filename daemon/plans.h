@@ -1,7 +1,7 @@
 /* plans: the planned steps that ranks may need soon, in memory. Loop thread only.
  *
- * Mostly the steps from the first that is not committed to the end of planning; besides, single
- * steps that were replayed for a rank further back, as long as one stands there. */
+ * Mostly the steps from the slowest rank to the end of planning; besides, single steps that were
+ * replayed for a rank further back, as long as one stands there. */
 #ifndef BALLAST_DAEMON_PLANS_H
 #define BALLAST_DAEMON_PLANS_H
 

@@ -261,6 +261,18 @@ bool roster_fastest_step(const struct roster *roster, uint64_t *step) {
     return found;
 }
 
+bool roster_slowest_step(const struct roster *roster, uint64_t *step) {
+    bool found = false;
+    for (uint32_t i = 0; i < roster->count; i++) {
+        const struct member *member = &roster->members[i];
+        if (member->streaming && (!found || member->step < *step)) {
+            *step = member->step;
+            found = true;
+        }
+    }
+    return found;
+}
+
 bool roster_stands_at(const struct roster *roster, uint64_t step) {
     for (uint32_t i = 0; i < roster->count; i++) {
         if (roster->members[i].streaming && roster->members[i].step == step) {

@@ -133,8 +133,9 @@ bool roster_fastest(const struct roster *roster, uint32_t replica, uint64_t *pos
 /* Whether a rank of the replica that is not connected may come back: its lease lives. */
 bool roster_awaits(const struct roster *roster, uint32_t replica, uint64_t now_ns);
 
-/* The largest step among streaming ranks; false without any. */
+/* The largest and smallest step among streaming ranks; false without any. */
 bool roster_fastest_step(const struct roster *roster, uint64_t *step);
+bool roster_slowest_step(const struct roster *roster, uint64_t *step);
 
 /* Whether some streaming rank stands at this step. */
 bool roster_stands_at(const struct roster *roster, uint64_t step);

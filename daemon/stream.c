@@ -219,6 +219,7 @@ static void stream_end_of_step(struct session *session, const struct step_plan *
     response.event_case = BALLAST__V1__STREAM_RESPONSE__EVENT_END_OF_STEP;
     response.end_of_step = &end;
     stream_event(session, &response.base);
+    measured_give(session->world->measured, plan);
     member->step++;
     member->index = 0;
     member->delivered_step = member->step;

@@ -359,13 +359,16 @@ static void turn_extend(struct daemon *daemon) {
     ahead_extend(daemon->ahead, turn_smaller(until, daemon->phase.end));
 }
 
-/* What is kept in memory: what is not committed, since commits are compared with their plans long
- * after these were sent, never more than a bounded number, and whatever could not be replayed
- * because its row is not durable. */
+/* What is kept in memory: from the slowest rank on, never more than a bounded number, and whatever
+ * could not be replayed because its row is not durable. */
 static void turn_trim(struct daemon *daemon) {
     uint64_t keep = daemon->roster.committed_step;
+    uint64_t slowest = 0;
     uint64_t most = turn_affordable(daemon, daemon->config->ahead_steps) +
                     turn_affordable(daemon, DAEMON_PLANS_MORE);
+    if (roster_slowest_step(&daemon->roster, &slowest) && slowest > keep) {
+        keep = slowest;
+    }
     if (daemon->planned_end > most && keep < daemon->planned_end - most) {
         keep = daemon->planned_end - most;
     }

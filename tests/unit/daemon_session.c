@@ -1021,7 +1021,7 @@ static void the_fullest_expert_stands_beside_the_mean_of_all(void **state) {
     expect_measured(0, 1000000, 1000000, 2000000); /* of 30, 10, 10 and 10 */
     commit_measured(a, 1, 1, 1, UINT64_MAX);
     expect_measured(1, 0, 0, 1999999);
-    assert_true(measured_find(&world.measured, 0)->planned);
+    assert_true(measured_find(&world.measured, 0)->plan.known);
 }
 
 static void a_step_is_forgotten_for_a_newer_one_in_its_place(void **state) {
@@ -1036,6 +1036,35 @@ static void a_step_is_forgotten_for_a_newer_one_in_its_place(void **state) {
     assert_null(measured_find(measured, 3));
     expect_measured(3 + MEASURED_STEPS, 0, 0, 0);
     assert_null(measured_newest(measured, 3 + MEASURED_STEPS));
+}
+
+static void what_was_planned_is_noted_when_a_step_is_given(void **state) {
+    (void)state;
+    struct measured *measured = &world.measured;
+    struct step_plan plan = {
+        .dp = 2, .step = 3, .micro_batch_count = 2, .balance = {.total_ppm = 1200000}};
+    struct micro_batch micro_batches[2] = {{.tokens = 5}, {.tokens = 9}};
+    plan.micro_batches = micro_batches;
+    plan.tokens = 14;
+    measured_give(measured, &plan);
+    assert_null(measured_find(measured, 3));
+    plan.step += MEASURED_STEPS - 1;
+    measured_give(measured, &plan); /* others are far ahead */
+    assert_true(measured_begin(measured, 3, 0));
+    assert_int_equal(measured_find(measured, 3)->plan.balance.total_ppm, 1200000);
+    assert_int_equal(measured_find(measured, 3)->plan.input_ppm,
+                     1285714); /* 9 of the mean of 5 and 9 */
+    plan.step = 4 + MEASURED_STEPS;
+    measured_give(measured, &plan);
+    plan.step = 4;
+    measured_give(measured, &plan);
+    assert_true(measured_begin(measured, 4, 0));
+    assert_false(measured_find(measured, 4)->plan.known);
+    assert_true(measured_begin(measured, 4 + MEASURED_STEPS, 0));
+    assert_true(measured_find(measured, 4 + MEASURED_STEPS)->plan.known);
+    measured_rewind(measured);
+    assert_true(measured_begin(measured, 4 + MEASURED_STEPS, 0));
+    assert_false(measured_find(measured, 4 + MEASURED_STEPS)->plan.known);
 }
 
 static void a_commit_that_takes_longer_than_its_timeout_says_so(void **state) {
@@ -1493,6 +1522,7 @@ int main(void) {
         TEST(measured_times_become_ratios_when_a_step_is_complete),
         TEST(the_fullest_expert_stands_beside_the_mean_of_all),
         TEST(a_step_is_forgotten_for_a_newer_one_in_its_place),
+        TEST(what_was_planned_is_noted_when_a_step_is_given),
         TEST(a_commit_that_takes_longer_than_its_timeout_says_so),
         TEST(unanswered_commits_are_bounded),
         TEST(a_stop_of_the_daemon_is_nobodys_silence),

@@ -248,7 +248,7 @@ void world_init(struct world *world, bool all) {
     int code = roster_init(&world->roster, &mesh, local, WORLD_PER_STEP, 60 * WORLD_SECOND_NS, 0,
                            world->now_ns);
     assert(code == 0);
-    code = measured_init(&world->measured, world->roster.replicas, WORLD_PER_STEP,
+    code = measured_init(&world->measured, world->roster.replicas, WORLD_PER_STEP_MAX,
                          world->roster.count);
     assert(code == 0);
     world->world = (struct session_world){.ops = &world->ops,
