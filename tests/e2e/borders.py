@@ -130,7 +130,7 @@ def test_a_full_disk_at_a_change_of_mesh_is_waited_for():
         world.wait_for(lambda: is_full(world), "the disk is full")
         world.wait_for(lambda: committed(world) == 4, "the last step of the mesh is committed")
         assert "durable" in world.ctl("--socket", world.socket, "seek", 8, expect=1).stderr
-        code, text = world.rank(1, connect_timeout_ms=1500).wait(20)
+        code, text = world.rank(1, connect_timeout_ms=1500).wait()
         assert code != 0 and "another mesh" in text, text
         free(world)
         logs.append((0, finished(last, True)))
@@ -235,7 +235,7 @@ def test_sighup_with_sections_refuses_by_name_and_takes_what_it_may():
             with open(world.config_path, "w") as f:
                 f.write(text.replace(old, new))
             world.daemon.send_signal(signal.SIGHUP)
-            world.wait_for(lambda: any(words in w for w in warnings(world)), f"it is refused: {words}", 5)
+            world.wait_for(lambda: any(words in w for w in warnings(world)), f"it is refused: {words}")
         with open(world.config_path, "w") as f:
             f.write(text)
         ranks = [world.rank(d, steps=4) for d in range(2)]
@@ -251,7 +251,7 @@ def test_sighup_with_sections_refuses_by_name_and_takes_what_it_may():
         with open(world.config_path, "w") as f:
             f.write(text.replace("[from 9]", "[from 8]"))
         world.daemon.send_signal(signal.SIGHUP)
-        world.wait_for(lambda: warnings(world) != [], "it is refused", 5)
+        world.wait_for(lambda: warnings(world) != [], "it is refused")
         seek(world, 5)  # to another mesh, where it is still so
         assert any("restart" in w for w in warnings(world))
         seek(world, 9)

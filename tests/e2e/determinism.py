@@ -94,23 +94,25 @@ def kill_at_random_moments(policy):
     rng = random.Random(seed)
     with world_with_corpus(policy, daemon={"ahead_steps": 4}) as world:
         world.start()
-        steps = STEPS * max(1, kills // 20)
-        ranks = [world.rank(*place, steps=steps, think_ms=6, connect_timeout_ms=120000) for place in ALL]
+        ranks = [world.rank(*place, think_ms=6, connect_timeout_ms=120000) for place in ALL]
         ready_ms = []
         for kill in range(kills):
             time.sleep(rng.uniform(0.02, 0.35))
-            assert any(rank.process.poll() is None for rank in ranks), \
-                f"all done after {kill} kills: {[rank.wait() for rank in ranks]}"
+            assert all(rank.process.poll() is None for rank in ranks), \
+                f"ranks ended after {kill} kills: {[rank.process.poll() for rank in ranks]}"
             world.kill()
             time.sleep(rng.choice((0, 0, 0.05)))
             started = time.monotonic()
             world.start()
             ready_ms.append(1000 * (time.monotonic() - started))
-        logs = [rank.finish(500) for rank in ranks]
+        world.wait_for(lambda: all(r.lines() and r.lines()[-1]["step"] > STEPS for r in ranks), "all have done enough", 500)
+        for rank in ranks:
+            rank.process.send_signal(signal.SIGTERM)
+        logs = [rank.finish() for rank in ranks]
         oracle = Oracle([prefix for _, prefix, _ in world.datasets])
         for lines, rank in zip(logs, ranks):
             known = in_order(lines, MICRO_BATCHES // 2)
-            assert len(known) == steps * MICRO_BATCHES // 2, f"rank {rank.place} missed batches"
+            assert min(known) == (0, 0) and len(known) > STEPS * MICRO_BATCHES // 2, f"rank {rank.place} missed batches"
             found = digests(lines)
             assert {step: found[step] for step in range(STEPS)} == reference(policy)
         # The bytes, against the files.
@@ -123,7 +125,7 @@ def kill_at_random_moments(policy):
                             if (line["step"], line["index"]) == (step, mb["index"]):
                                 assert line["tokens_xxh"] == oracle.hash(mb, rank.place[2])
     ready_ms.sort()
-    print(f"      {kills} kills, {len(ALL)} ranks, {steps} steps: lost 0, reordered 0, changed 0; ready again after "
+    print(f"      {kills} kills, {len(ALL)} ranks, {lines[-1]['step']} steps: lost 0, reordered 0, changed 0; ready again after "
           f"p50 {ready_ms[len(ready_ms) // 2]:.0f} ms, at most {ready_ms[-1]:.0f} ms", flush=True)
 
 

@@ -255,7 +255,7 @@ def profile_hash():
 
 def refused(world, sentence):
     world.start(ready=False)
-    assert world.daemon.wait(20) == 78
+    assert world.daemon.wait(60) == 78
     with open(world.daemon_log) as f:
         last = f.read().splitlines()[-1]
     assert sentence in last, last

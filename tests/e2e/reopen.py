@@ -3,13 +3,12 @@
 
 import os
 import signal
-import statistics
 import struct
 import time
 
 import numpy
 
-from world import FULL, World, main
+from world import FULL, World, least, main
 
 DOCUMENTS = 10_000_000 if FULL else 1_000_000
 LIMIT_MS = 300
@@ -33,8 +32,8 @@ def test_the_first_batch_comes_300_ms_after_kill_9():
         prefix = os.path.join(world.dir, "d")
         write_sparse_corpus(prefix, DOCUMENTS)
         world.config([("d", prefix, 1)], {"plan": {"window": 131072, "micro_batches": 8}})
-        took = []
-        for _ in range(5):
+
+        def comes_ms():
             world.start()
             rank = world.rank(0, cp=0, think_ms=1)
             world.wait_for(lambda: len(rank.lines()) > 20, "the rank is served")
@@ -45,15 +44,16 @@ def test_the_first_batch_comes_300_ms_after_kill_9():
             world.start(ready=False)
             rank = world.rank(0, cp=0, steps=1)
             while not rank.lines():
-                assert time.monotonic() < started + 30, "no batch"
+                assert time.monotonic() < started + 60, "no batch"
                 time.sleep(0.002)
-            took.append((time.monotonic() - started) * 1000)
+            took = (time.monotonic() - started) * 1000
+            print(f"      {DOCUMENTS} documents: {took:.0f} ms", flush=True)
             rank.process.kill()
             rank.wait()
             world.kill()
-        print(f"      {DOCUMENTS} documents: median {statistics.median(took):.0f} ms, "
-              f"{min(took):.0f} to {max(took):.0f} ms", flush=True)
-        assert min(took) <= LIMIT_MS  # the others have other people's load in them
+            return took
+
+        assert least(comes_ms, LIMIT_MS, 8) <= LIMIT_MS
 
 
 if __name__ == "__main__":

@@ -34,10 +34,11 @@ def failures(folder):
         return collections.Counter(int(line) for line in f)
 
 
-def failures_in_the_end(folder):
-    """The same once nothing is tried any more: what lies ahead of a rank is read after it has ended, too."""
-    before, now = None, failures(folder)
-    while now != before:
+def failures_in_the_end(folder, tries):
+    """The same once nothing is tried any more: what lies ahead of a rank is read after it has ended, too. The tries of
+    a read that the machine keeps waiting are waited for."""
+    before, now, until = None, failures(folder), time.monotonic() + 60
+    while now != before or time.monotonic() < until and any(count % tries for count in now.values()):
         time.sleep(0.3)
         before, now = now, failures(folder)
     return now
@@ -90,7 +91,7 @@ def test_a_read_that_keeps_failing_ends_the_step_with_its_place_after_three_trie
             assert code != 0 and not rank.lines(), (code, text, rank.lines())
             for word in ("step 0", "d.bin: byte ", "document ", "Input/output error"):
                 assert word in text, (word, text)
-            tries = failures_in_the_end(folder)
+            tries = failures_in_the_end(folder, 3)
             assert tries and all(count % 3 == 0 for count in tries.values()), tries
             assert world.live("status")["state"] == "serving"
             world.stop()
@@ -258,7 +259,7 @@ def test_a_slab_of_huge_pages_on_one_node_gives_the_same_bytes_by_either_reader(
     with small_world(slab={"huge_pages": "on"}) as world, open(POOL) as pool:
         if int(pool.read()) == 0:
             world.start(ready=False)
-            assert world.daemon.wait(20) == 74 and "vm.nr_hugepages" in log(world), log(world)
+            assert world.daemon.wait(60) == 74 and "vm.nr_hugepages" in log(world), log(world)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ class Terminal:
     def resize(self, rows, columns):
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    def read(self, wanted, timeout=10):
+    def read(self, wanted, timeout=60):
         """Reads until `wanted` (a pattern) was seen in what came since the last read; what that was."""
         fresh = b""
         deadline = time.monotonic() + timeout
@@ -49,7 +49,7 @@ class Terminal:
 
     def end(self):
         """Its exit code, with the terminal as before."""
-        code = self.process.wait(10)
+        code = self.process.wait(60)
         while select.select([self.master], [], [], 0.1)[0]:
             self.seen += os.read(self.master, 65536)
         assert self.seen.count(ENTER) == self.seen.count(LEAVE) >= 1, self.seen[-300:]
@@ -121,7 +121,7 @@ def test_without_colours_when_asked():
         os.write(terminal.master, b"q")
         assert terminal.end() == 0
         dumb = subprocess.run([os.path.join(BIN, "ballastctl"), "--socket", world.socket, "top"], stdout=subprocess.PIPE,
-                              env={**os.environ, "TERM": "dumb"}, timeout=20)
+                              env={**os.environ, "TERM": "dumb"}, timeout=60)
         assert dumb.returncode == 0 and b"\x1b" not in dumb.stdout
         world.stop()
 

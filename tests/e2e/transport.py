@@ -12,7 +12,7 @@ import time
 
 from authority import Authority
 from faults import Raw
-from world import Skip, World, in_order, main, synthetic_documents, write_corpus
+from world import Skip, World, in_order, least, main, synthetic_documents, write_corpus
 
 STEPS = 12
 MICRO_BATCHES = 4  # of two replicas
@@ -119,24 +119,27 @@ def test_a_slow_fetcher_does_not_delay_the_rings_ranks():
             lines = world.rank(steps=STEPS, commit_every=0, think_ms=5).finish()
             return sorted(line["waited_us"] / 1000 for line in lines[4:])[len(lines) // 2]
 
-        alone = waits()
-        slow = [SlowFetcher(world.socket)]
-        done = threading.Event()
+        def beside():
+            """The waits beside it in parts of what they may be."""
+            most = 2 * waits() + 2
+            slow = SlowFetcher(world.socket)
+            done = threading.Event()
 
-        def dawdle():
-            while not done.wait(0.01):
-                slow[0].socket.recv(1024)
+            def dawdle():
+                while not done.wait(0.01):
+                    slow.socket.recv(1024)
 
-        thread = threading.Thread(target=dawdle)
-        thread.start()
-        try:
-            beside = waits()
-        finally:
-            done.set()
-            thread.join()
-        assert beside <= 2 * alone + 2, (alone, beside)
+            thread = threading.Thread(target=dawdle)
+            thread.start()
+            try:
+                return waits() / most
+            finally:
+                done.set()
+                thread.join()
+                slow.socket.close()
+
+        assert least(beside, 1) <= 1
         assert world.live("status")["state"] == "serving"
-        slow[0].socket.close()
         world.stop()
 
 
@@ -209,12 +212,12 @@ def test_over_tcp_on_loopback_a_rank_has_the_rings_bytes():
         assert code == 1 and "cannot share its memory" in text, text
         with socket.create_connection(("127.0.0.1", world.port)) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            stranger.settimeout(5)
+            stranger.settimeout(30)
             assert b"begins with a token" in stranger.recv(4096)
             assert stranger.recv(4096) == b""
         silent = [socket.create_connection(("127.0.0.1", world.port)) for _ in range(40)]
         ask(world, world.tcp, {"token_file": world.admin})
-        silent[0].settimeout(5)
+        silent[0].settimeout(30)
         assert silent[0].recv(1) == b"", "the oldest that keeps silent makes way"
         ask(world, world.socket, {})
         for one in silent:
@@ -234,14 +237,14 @@ def test_a_pulled_cable_ends_the_connection_after_its_timeout():
         world.start()
         stray = Raw.__new__(Raw)
         stray.socket = socket.create_connection(("127.0.0.1", world.port))
-        stray.socket.settimeout(5)
+        stray.socket.settimeout(30)
         stray.stream = 1
         with open(world.token, "rb") as f:
             stray.send(b"ballast/1 bearer " + f.read())
         hello = b"\x08\x01\x10\x01" + Raw.field(3, b"\x08\x01") + Raw.field(4, b"\x02")
         assert stray.call(b"Hello", hello)[0] == 0
         drop_what_comes(stray.socket)
-        world.wait_for(lambda: "rank left dp=1" in logged(world), "the daemon gives the rank up", timeout=15)
+        world.wait_for(lambda: "rank left dp=1" in logged(world), "the daemon gives the rank up")
         stray.socket.close()
         assert world.live("status")["state"] in ("serving", "warming")
         world.stop()
@@ -313,7 +316,7 @@ def test_who_has_no_right_certificate_is_told_so_on_both_sides():
             before = len(logged(world))
             done = ask(world, world.tls, options, expect=1)
             assert said in done.stderr, (said, done.stderr)
-            world.wait_for(lambda: log in logged(world)[before:], f"the daemon logs '{log}'", timeout=5)
+            world.wait_for(lambda: log in logged(world)[before:], f"the daemon logs '{log}'")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.load_verify_locations(authority.path("ca.pem"))
@@ -325,7 +328,7 @@ def test_who_has_no_right_certificate_is_told_so_on_both_sides():
                 raise AssertionError("TLS 1.2 was spoken")
             except ssl.SSLError as refused:
                 assert "PROTOCOL_VERSION" in str(refused).upper(), refused
-        world.wait_for(lambda: "does not speak TLS 1.3" in logged(world), "the daemon logs the version", timeout=5)
+        world.wait_for(lambda: "does not speak TLS 1.3" in logged(world), "the daemon logs the version")
         plain = ask(world, f"tcp:127.0.0.1:{world.port}", {"token_file": write_token(world, "t", "0" * 32)}, expect=None)
         assert plain.returncode != 0 and "connection" in plain.stderr, plain.stderr
         ask(world, world.tls, authority.client("operator"))
