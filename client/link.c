@@ -12,6 +12,7 @@
 #define LINK_PAUSE_NS_MIN    ((int64_t)10 * 1000000)
 #define LINK_PAUSE_NS_MAX    ((int64_t)500 * 1000000)
 #define LINK_TELL_AGAIN_NS   ((int64_t)30 * 1000000000)
+#define LINK_SILENT_NS       ((int64_t)1000000000)
 #define LINK_HELLO_BYTES_MAX ((size_t)1 << 20)
 #define LINK_PROTOCOL        1u
 #define LINK_ROWS_MAX        ((uint64_t)INT32_MAX) /* positions and cu_seqlens are 32 bits */
@@ -148,6 +149,7 @@ static int link_begin(struct link *link, int64_t until_ns, struct error *error) 
     if (code < 0) {
         return code;
     }
+    link->begun_ns = deadline_now_ns();
     link_move(link, LINK_DIALING);
     return 1;
 }
@@ -332,12 +334,20 @@ static int link_map(struct link *link, int64_t until_ns, struct error *error) {
     return 1;
 }
 
+/* Whether the try under way has lasted so long that it says more than how the one before ended. */
+static bool link_silent(const struct link *link, int64_t now_ns) {
+    int64_t half_ns = (link->give_up_ns - link->window_ns) / 2;
+    return link->loss.code == 0 ||
+           (link->state != LINK_DOWN &&
+            now_ns - link->begun_ns >= deadline_earlier(half_ns, LINK_SILENT_NS));
+}
+
 /* The window has ended without an answer. */
-static int link_give_up(struct link *link, struct error *error) {
+static int link_give_up(struct link *link, int64_t now_ns, struct error *error) {
     struct error loss = link->loss;
-    bool silent = link->state != LINK_DOWN;
+    bool silent = link_silent(link, now_ns);
     link_close(link);
-    if (silent || loss.code == 0) {
+    if (silent) {
         return error_set(error, -ETIMEDOUT, "the daemon on %s did not answer within %d ms",
                          link->options.address, link->options.connect_timeout_ms);
     }
@@ -370,8 +380,8 @@ static void link_tell(struct link *link) {
         return;
     }
     link->tell_ns = now_ns + LINK_TELL_AGAIN_NS;
-    bool dialing = link->state == LINK_DIALING;
-    bool silent = link->state != LINK_DOWN || link->loss.code == 0;
+    bool silent = link_silent(link, now_ns);
+    bool dialing = silent && link->state == LINK_DIALING;
     double waited = (double)(now_ns - link->window_ns) / 1e9;
     int used = snprintf(sentence, sizeof sentence, "waiting for the daemon since %.1f s", waited);
     if (options->connect_timeout_ms >= 0) {
@@ -404,7 +414,7 @@ int link_advance(struct link *link, int64_t deadline_ns, struct error *error) {
         }
         int64_t now_ns = code == 0 ? deadline_now_ns() : 0;
         if (code == 0 && now_ns >= give_up_ns) {
-            return link_give_up(link, error);
+            return link_give_up(link, now_ns, error);
         }
         if (code == 0 && now_ns >= deadline_ns) {
             return 0;

@@ -64,6 +64,7 @@ struct link {
     int64_t give_up_ns; /* its end, 0 while it is closed */
     int64_t tell_ns;    /* when the caller is told next that it waits */
     int64_t retry_ns;   /* not before, in DOWN */
+    int64_t begun_ns;   /* when this try began, except in DOWN */
     int64_t pause_ns;   /* after the next failed try */
     struct error loss;  /* why the link was lost last */
     struct link_claim claim;

@@ -130,7 +130,7 @@ def test_a_full_disk_at_a_change_of_mesh_is_waited_for():
         world.wait_for(lambda: is_full(world), "the disk is full")
         world.wait_for(lambda: committed(world) == 4, "the last step of the mesh is committed")
         assert "durable" in world.ctl("--socket", world.socket, "seek", 8, expect=1).stderr
-        code, text = world.rank(1, connect_timeout_ms=1500).wait()
+        code, text = world.rank(1, connect_timeout_ms=2000).wait()
         assert code != 0 and "another mesh" in text, text
         free(world)
         logs.append((0, finished(last, True)))

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#define DEADLINE_MS 20000u
+#define DEADLINE_MS 120000u
 
 static struct ballast_exchange_transport *nccl_open(void *context, uint32_t rank, uint32_t ranks) {
     struct ballast_exchange_transport *transport = NULL;

@@ -15,7 +15,7 @@
 #define RANKS_MAX   8
 #define OPS_MAX     (2 * RANKS_MAX)
 #define TRACE_BYTES 4096
-#define DEADLINE_S  5
+#define DEADLINE_S  60
 
 enum { SUCCESS, UNHANDLED = 1, INVALID_USAGE = 5, STREAM_FAILED = 719 };
 

@@ -142,7 +142,7 @@ static void a_timeout_is_neither_early_nor_much_too_late(void **state) {
     assert_int_equal(ping(channel, 30, &error), -ETIMEDOUT);
     int64_t took = deadline_now_ns() - begin;
     assert_true(took >= 30 * 1000000);
-    assert_true(took < 5000 * (int64_t)1000000);
+    assert_true(took < 30000 * (int64_t)1000000);
     call_close(channel);
     fake_stop(&fake);
 }
@@ -376,7 +376,7 @@ static void opening_waits_for_a_daemon_that_is_still_starting(void **state) {
     pthread_t thread;
     fake_prepare(&fake);
     assert_int_equal(pthread_create(&thread, NULL, listen_soon, &fake), 0);
-    assert_int_equal(call_open(fake.path, 5000, &channel, &error), 0);
+    assert_int_equal(call_open(fake.path, 30000, &channel, &error), 0);
     pthread_join(thread, NULL);
     call_close(channel);
     fake_stop(&fake);

@@ -8,7 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define WAIT_MS 10000
+#define WAIT_MS 30000
 
 static int fake_listener(const char *path) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};

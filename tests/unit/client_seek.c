@@ -16,7 +16,7 @@ static struct ballast *open_client(const struct fake *fake) {
     struct ballast_options options = BALLAST_OPTIONS_INIT;
     struct ballast *client = NULL;
     options.socket = fake->path;
-    options.connect_timeout_ms = 5000;
+    options.connect_timeout_ms = 30000;
     if (ballast_open(&options, &client) < 0) {
         fail_msg("ballast_open: %s", ballast_error(client));
     }

@@ -18,7 +18,7 @@
 static struct ballast_options options_for(const struct fake *fake) {
     struct ballast_options options = BALLAST_OPTIONS_INIT;
     options.socket = fake->path;
-    options.connect_timeout_ms = 5000;
+    options.connect_timeout_ms = 30000;
     return options;
 }
 
@@ -236,7 +236,7 @@ static void timeouts_are_kept_and_waiting_adds_up(void **state) {
         assert_int_equal(ballast_next(client, timeout_ms, &batch), 0);
         int64_t took_ns = deadline_now_ns() - begin_ns;
         assert_true(took_ns >= (int64_t)timeout_ms * 1000000);
-        assert_true(took_ns < (int64_t)5000 * 1000000);
+        assert_true(took_ns < (int64_t)30000 * 1000000);
     }
     ballast_close(client);
     fake_stop(&fake);
@@ -335,7 +335,7 @@ static void a_foreign_loop_polls_and_takes_until_nothing_is_left(void **state) {
     while (taken < 2) {
         struct pollfd poll_fd = {.fd = ballast_fd(client), .events = POLLIN};
         assert_true(poll_fd.fd >= 0);
-        assert_int_equal(poll(&poll_fd, 1, 10000), 1);
+        assert_int_equal(poll(&poll_fd, 1, 60000), 1);
         while (ballast_next(client, 0, &batch) == BALLAST_BATCH) {
             expect_columns(client, batch);
             assert_int_equal(ballast_release(client, batch), 0);

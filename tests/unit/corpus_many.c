@@ -66,7 +66,7 @@ static void run(struct reader *reader, struct read_job *job) {
     uint64_t count;
     assert_int_equal(reader_submit(reader, job), 0);
     do {
-        assert_int_equal(poll(&poll_fd, 1, 10000), 1);
+        assert_int_equal(poll(&poll_fd, 1, 60000), 1);
         assert_true(read(reader->event_fd, &count, sizeof count) > 0);
     } while (reader_reap(reader) != job);
 }

@@ -147,7 +147,7 @@ static void exact_keeps_its_time_and_still_proves_a_bound(void **state) {
                      0);
     uint64_t start_ns = progress_clock_ns();
     assert_int_equal(exact_solve(&instance, 300, &answer, &error), 0);
-    assert_true(progress_clock_ns() - start_ns < UINT64_C(8000000000));
+    assert_true(progress_clock_ns() - start_ns < UINT64_C(30000000000));
     assert_true(answer.bound_work <= answer.work);
     assert_true(answer.work <= answer.greedy_work);
     assert_true(answer.bound_work >= quadratic(&linear, instance.classes[0].length));

@@ -163,7 +163,7 @@ bool world_job_is_right(const struct world_job *job) {
 uint32_t world_reap(struct reader *reader, struct world_job **reaped, uint32_t max) {
     struct pollfd poll_fd = {.fd = reader->event_fd, .events = POLLIN};
     uint64_t count;
-    assert_int_equal(poll(&poll_fd, 1, 5000), 1);
+    assert_int_equal(poll(&poll_fd, 1, 60000), 1);
     assert_int_equal(read(reader->event_fd, &count, sizeof count), sizeof count);
     uint32_t reaped_count = 0;
     struct read_job *job;

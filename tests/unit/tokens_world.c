@@ -200,7 +200,7 @@ void tokens_run_read(struct reader *reader, struct tokens_job *job) {
     struct pollfd poll_fd = {.fd = reader->event_fd, .events = POLLIN};
     uint64_t count;
     assert_int_equal(reader_submit(reader, &job->read), 0);
-    assert_int_equal(poll(&poll_fd, 1, 5000), 1);
+    assert_int_equal(poll(&poll_fd, 1, 60000), 1);
     assert_int_equal(read(reader->event_fd, &count, sizeof count), sizeof count);
     assert_ptr_equal(reader_reap(reader), &job->read);
 }

@@ -30,6 +30,7 @@ SERVICE = "ballast.v1.Loader"
 PROTOCOL = 1
 PAUSE_MIN, PAUSE_MAX = 0.010, 0.500
 TELL_AGAIN = 30.0
+SILENT = 1.0  # that a try lasts
 ROWS_MAX = 0x7FFFFFFF  # positions and cu_seqlens are 32 bits
 
 DOWN, GREETING, MAPPING, READY = range(4)
@@ -101,6 +102,7 @@ class Link:
         self.window: Deadline = None  # when it opened, None while it is closed
         self._tell: Deadline = None
         self._retry: Deadline = None
+        self._begun = 0.0  # when this try began, except in DOWN
         self._pause = PAUSE_MIN
         self._loss: Optional[Error] = None
 
@@ -182,12 +184,18 @@ class Link:
         self._tell = after(TELL_AGAIN)
         timeout, path = self.options.connect_timeout, self.options.socket
         bound = "" if timeout is None else f", for {timeout:.0f} s at most"
-        why = (self._loss if self.state == DOWN and self._loss is not None
-               else f"{path} takes connections and does not answer; its log says what it does")
+        why = (f"{path} takes connections and does not answer; its log says what it does" if self._silent()
+               else self._loss)
         self.options.waiting(f"waiting for the daemon since {monotonic() - self.window:.1f} s{bound}: {why}")
 
+    def _silent(self) -> bool:
+        """Whether the try under way has lasted so long that it says more than how the one before ended."""
+        assert self.window is not None
+        half = SILENT if self._give_up is None else (self._give_up - self.window) / 2
+        return self._loss is None or self.state != DOWN and monotonic() - self._begun >= min(half, SILENT)
+
     def _gave_up(self) -> Error:
-        silent, loss = self.state != DOWN, self._loss
+        silent, loss = self._silent(), self._loss
         self.close()
         timeout = self.options.connect_timeout
         if silent or loss is None:
@@ -207,6 +215,7 @@ class Link:
             if not passed(self._retry):
                 return False
         options = self.options
+        self._begun = monotonic()
         self.channel = Channel(options.socket, options.credentials)
         self.state = GREETING
         rank = {"dp": options.dp, "pp": options.pp, "cp": options.cp, "tp": options.tp}
