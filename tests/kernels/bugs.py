@@ -2,16 +2,16 @@
 """Seeded bugs of the kernels: each is put in, compiled for the emulator and must be found.
 
 BUGS is the list: name, file, what is there, what stands there instead. A bug whose text is not there
-exactly once (or as often as it says) fails the test: the list follows the kernels. So do the patches of
-gpu_attn/lab, which bring earlier versions back: each must fit, and with BALLAST_TEST_FULL nothing is found in it.
+exactly once (or as often as it says) fails the test: the list follows the kernels.
 """
 import concurrent.futures
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
+
+import patched
 
 F, B, Q, R, C = "forward.h", "backward.h", "backward_queries.h", "rows.h", "block.h"
 
@@ -162,98 +162,37 @@ BUGS = [
 # Found under the rarest schedules only, in ten seconds and more: with BALLAST_TEST_FULL.
 LONG = {"no_v_wait", "no_q_wait", "one_arrival_per_warpgroup", "bwd_no_ds_reuse_barrier"}
 
-def changes_of_patch(path):
-    """[(file, there, instead)]: the hunks of a unified diff."""
-    changes = []
-    with open(path, encoding="utf-8") as lines:
-        for line in lines:
-            if line.startswith("--- "):
-                file = os.path.basename(line.strip())
-            elif line.startswith("@@"):
-                changes.append([file, "", ""])
-            elif not line.startswith("+++ "):
-                changes[-1][1] += line[1:] if line[0] in " -" else ""
-                changes[-1][2] += line[1:] if line[0] in " +" else ""
-    return changes
 
-
-def versions_of(source):
-    """[(name, hunks)]: what gpu_attn/lab has of earlier versions."""
-    lab = os.path.join(source, "gpu_attn", "lab")
-    return [(name, changes_of_patch(os.path.join(lab, name)))
-            for name in sorted(os.listdir(lab)) if name.endswith(".patch")]
-
-
-def mutate(text, bug):
-    name, _, there, instead = bug[:4]
-    times = bug[4] if len(bug) > 4 else 1
-    if text.count(there) != times:
-        sys.exit(f"{name}: its text is there {text.count(there)} times, not {times}; mend it")
-    return text.replace(there, instead)
-
-
-def build(folder, source, base, other_kernels, compiler):
-    include = ["-I", folder, "-I", source]
-    kernels = os.path.join(folder, "kernels.o")
-    subprocess.run([compiler, "-std=gnu17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", *include,
-                    "-DHEAD_DIM=128", "-c", os.path.join(source, "tests/kernels/kernels.c"), "-o",
-                    kernels], check=True)
-    subprocess.run([compiler, "-shared", "-Wl,-soname,libcuda.so.1", "-o",
-                    os.path.join(folder, "libcuda.so.1"), "-Wl,--whole-archive", base,
-                    "-Wl,--no-whole-archive", kernels, *other_kernels, "-lm"], check=True)
-
-
-def put_in(folder, name, changes):
-    for file, *change in changes:
-        path = os.path.join(folder, "gpu_attn", file)
-        with open(path, encoding="utf-8") as old:
-            text = mutate(old.read(), (name, file, *change))
-        with open(path, "w", encoding="utf-8") as new:
-            new.write(text)
-
-
-def check_versions_fit(source, versions):
-    for name, changes in versions:
-        with tempfile.TemporaryDirectory() as folder:
-            shutil.copytree(os.path.join(source, "gpu_attn"), os.path.join(folder, "gpu_attn"))
-            put_in(folder, name, changes)
-
-
-def hunt(name, changes, hunter, source, base, other_kernels, compiler):
+def hunt(bug, hunter, source, compiler, base, *sound):
     """Found what? '' for nothing."""
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(os.path.join(source, "gpu_attn"), os.path.join(folder, "gpu_attn"))
-        put_in(folder, name, changes)
-        build(folder, source, base, other_kernels, compiler)
+        patched.copy_sources(folder, source)
+        changed = patched.put_in(folder, bug[0], [bug[1:]] if len(bug) > 1 else [])
+        kernels = patched.compile_kernels(compiler, folder, source, 128, changed)
+        patched.link_libcuda(compiler, folder, base, kernels, sound)
         result = subprocess.run([hunter], env={**os.environ, "LD_LIBRARY_PATH": folder},
                                 capture_output=True, text=True, timeout=300, check=False)
+        if result.returncode in (126, 127):
+            raise RuntimeError(f"{bug[0]}: {hunter} did not start: {result.stderr}")
         found = result.stdout.strip() or result.stderr.strip() or f"exit {result.returncode}"
         return found if result.returncode != 0 else ""
 
 
 def main():
-    hunter, source, compiler, base, *other_kernels = sys.argv[1:]
     only = os.environ.get("BALLAST_BUG")
     full = "BALLAST_TEST_FULL" in os.environ
     bugs = [bug for bug in BUGS if bug[0] == only or (not only and (full or bug[0] not in LONG))]
-    versions = versions_of(source)
-    check_versions_fit(source, versions)
-    sound = [("without a bug", [])] + versions if full and not only else []
+    sound_one = [("without a bug",)] if full and not only else []
     started = time.monotonic()
     wrong = 0
-    rest = (hunter, source, base, other_kernels, compiler)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        nothing = [pool.submit(hunt, name, changes, *rest) for name, changes in sound]
-        found = [pool.submit(hunt, bug[0], [bug[1:]], *rest) for bug in bugs]
-        for bug, future in zip(bugs, found):
+        hunts = [(bug, pool.submit(hunt, bug, *sys.argv[1:])) for bug in sound_one + bugs]
+        for bug, future in hunts:
             what = future.result()
-            wrong += what == ""
-            print(f"{bug[0]:28} {what[:110] or 'not found  <-- WRONG'}", flush=True)
-        for (name, _), future in zip(sound, nothing):
-            what = future.result()
-            wrong += what != ""
-            print(f"{name:28} {what[:110] + '  <-- WRONG' if what else 'nothing found, as it should be'}")
-    print(f"{len(bugs)} bugs, {len(versions)} versions, {wrong} wrong, {time.monotonic() - started:.0f} s")
+            good = (what == "") == (bug in sound_one)
+            wrong += not good
+            print(f"{bug[0]:28} {what[:110] or 'nothing found'}{'' if good else '  <-- WRONG'}", flush=True)
+    print(f"{len(bugs)} bugs, {wrong} wrong, {time.monotonic() - started:.0f} s")
     return 1 if wrong else 0
 
 

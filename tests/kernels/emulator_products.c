@@ -102,9 +102,13 @@ static void multiply_row(const struct product *product, int row) {
     float sums[COLUMNS_MAX];
     int columns = product->what.columns;
     multiply_columns(sums, operand_a[row], columns);
-    for (int n = 0; n < columns; n++) {
-        float *to = &product->d[row % 8 * 4 + n % 8 / 2][n / 8 * 4 + row / 8 * 2 + n % 2];
-        *to = (product->what.add ? *to : 0) + sums[n];
+    for (int pair = 0; pair < 4; pair++) { /* a lane's columns: two of every eight */
+        float *to = product->d[row % 8 * 4 + pair] + row / 8 * 2;
+        for (int n = 0; n < columns; n += 8) {
+            const float *from = &sums[n + 2 * pair];
+            to[n / 2] = (product->what.add ? to[n / 2] : 0) + from[0];
+            to[n / 2 + 1] = (product->what.add ? to[n / 2 + 1] : 0) + from[1];
+        }
     }
 }
 
