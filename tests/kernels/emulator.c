@@ -119,6 +119,7 @@ static void barrier_count(int id, int threads, bool waits) {
     barrier->threads = threads;
     barrier->arrived++;
     emulator.progress++;
+    emulator.counts.barriers++;
     if (barrier->arrived == threads) {
         barrier->arrived = 0;
         barrier->generation++;
@@ -282,6 +283,7 @@ static void block_start(struct block *block, int index) {
     int threads = emulator.launch->threads;
     block->index = index;
     block->running = threads;
+    block->products = 0;
     memset(block->shared, 0xff, emulator.launch->shared_bytes);
     memset(block->chunks, 0, sizeof block->chunks);
     memset(block->warps, 0, sizeof block->warps);
@@ -292,7 +294,10 @@ static void block_start(struct block *block, int index) {
     }
 }
 
-static void block_check_end(struct block *block) {
+static void block_end(struct block *block) {
+    if (block->products > emulator.busiest) {
+        emulator.busiest = block->products;
+    }
     for (int id = 0; id < BARRIERS; id++) {
         if (block->barriers[id].arrived > 0) {
             emulator_fail("block %d ended with threads at named barrier %d", block->index, id);
@@ -309,7 +314,7 @@ static int blocks_refill(int *next) {
     for (int i = 0; i < emulator.launch->resident; i++) {
         struct block *block = &emulator.blocks[i];
         if (block->running == 0 && block->index >= 0) {
-            block_check_end(block);
+            block_end(block);
             block->index = -1;
         }
         if (block->running == 0 && *next < emulator.launch->blocks) {
@@ -455,6 +460,7 @@ int emulator_run(const struct emulator_launch *launch, emulator_kernel *kernel,
     emulator.fiber = NULL;
     emulator.product_waiters = 0;
     emulator.products_due = false;
+    emulator.busiest = 0;
     copies_reset();
     if (launch->shared_bytes > SHARED_MAX || launch->threads > THREADS_MAX) {
         emulator_fail("%u bytes of shared memory, %d threads: the chip has %u and %d",
@@ -464,5 +470,6 @@ int emulator_run(const struct emulator_launch *launch, emulator_kernel *kernel,
     launch_memory(&order);
     launch_loop(order);
     launch_release(order);
+    emulator.counts.busiest += emulator.busiest;
     return emulator.failed ? -1 : 0;
 }

@@ -44,8 +44,13 @@ struct emulator_launch {
 struct emulator_counts {
     uint64_t products; /* wgmma, a warp's share each */
     uint64_t loads;
+    uint64_t load_bytes;
     uint64_t additions;
     uint64_t switches;
+    uint64_t barriers; /* passed or arrived at, named ones, a thread each */
+    uint64_t drains;   /* waits for all products that a thread has in flight */
+    uint64_t overlaps; /* waits that leave some in flight */
+    uint64_t busiest;  /* products of each launch's block with the most */
 };
 
 typedef void emulator_kernel(const void *params);

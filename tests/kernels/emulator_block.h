@@ -76,6 +76,7 @@ struct chunk {
 struct block {
     int index; /* -1: none */
     int running;
+    uint64_t products; /* done */
     unsigned char *shared;
     unsigned char *stacks;
     struct fiber fibers[THREADS_MAX];
@@ -93,6 +94,7 @@ struct emulator {
     void *scheduler;     /* its stack pointer */
     uint64_t random;
     uint64_t progress;        /* changes whenever anything does */
+    uint64_t busiest;         /* products of this launch's block with the most */
     uint32_t product_waiters; /* threads that wait for products */
     bool products_due;        /* nothing else could move: they happen now */
     bool failed;

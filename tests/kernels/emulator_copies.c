@@ -233,6 +233,7 @@ void tma_load(uint32_t to, const struct tensor_map *map, uint32_t barrier, int x
     copy->barrier = barrier;
     copy->at[0] = x, copy->at[1] = y, copy->at[2] = z;
     emulator.counts.loads++;
+    emulator.counts.load_bytes += copy->bytes;
     copy_issued(copy);
 }
 
@@ -244,6 +245,7 @@ void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) 
     copy->from = from;
     copy->barrier = barrier;
     emulator.counts.loads++;
+    emulator.counts.load_bytes += copy->bytes;
     copy_issued(copy);
 }
 

@@ -128,6 +128,7 @@ static void product_run(struct block *block, int warp, struct product *product) 
         multiply_row(product, row);
     }
     product->done = true;
+    block->products++;
     emulator.counts.products++;
     emulator.progress++;
 }
@@ -219,6 +220,8 @@ void emulator_wgmma_wait(uint32_t groups) {
     uint64_t end = fiber->group_ends[over - 1];
     memmove(fiber->group_ends, fiber->group_ends + over, groups * sizeof *fiber->group_ends);
     fiber->groups = groups;
+    emulator.counts.drains += groups == 0;
+    emulator.counts.overlaps += groups > 0;
     fiber->waits_for = "wgmma";
     emulator.product_waiters++;
     for (;;) {
