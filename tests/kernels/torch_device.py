@@ -2,7 +2,7 @@
 """tests/gpu/torch_attention.py without a device, so that it has run before it gets one: the kernels emulated, and the
 newer torch's backends by their formula, one of which refuses.
 
-    torch_device.py LIBCUDA LIBBALLAST_ATTN      both of them the tests' own"""
+    torch_device.py LIBCUDA LIBBALLAST_ATTN [FOLDER]      both of them the tests' own; the script is in FOLDER"""
 
 import contextlib
 import ctypes
@@ -61,7 +61,8 @@ sys.modules.update({"torch.nn.attention": attention, "torch.nn.attention.bias": 
 torch.nn.functional.scaled_dot_product_attention = attention_by_formula
 torch.cuda.Event = Event
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "gpu"))
+folder = (sys.argv[3:] or [os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "gpu")])[0]
+sys.path.insert(0, folder)
 import torch_attention as device  # noqa: E402
 
 device.HEADS, device.KV_HEADS, device.WIDTH, device.DEVICE = 2, 1, 64, "cpu"
