@@ -108,6 +108,7 @@ def test_views_are_read_where_they_lie_or_copied():
     assert all(ba._aligned(view).data_ptr() == view.data_ptr() for view in views)
     plan = plan_of(batch)
     out = ba.attention(*views, plan)
+    assert torch.equal(ba(*views, plan), out), "the module is the function"
     near(out, exact(*(view.double() for view in views), [(0, 70)]))
     heads_first = views[0].transpose(0, 1).contiguous().transpose(0, 1)
     assert torch.equal(ba.attention(heads_first, views[1], views[2], plan), out)

@@ -5,6 +5,8 @@
     plan = Plan(batch, q_heads=32, kv_heads=8, head_dim=128)     # once per micro-batch
     out = attention(q, k, v, plan)                               # per layer; q [rows, 32, 128] bf16
 
+The module is the function too: `ballast.attention(q, k, v, plan)` after `import ballast.attention`.
+
 Rows are the batch's, pad rows included: theirs come out as 0. libballast_attn does the work; it is looked
 for as $BALLAST_ATTN_LIBRARY, or libballast_attn.so.0 where the loader finds it. Nothing has run on a GPU yet.
 
@@ -20,6 +22,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import sys
+import types
 from typing import Any, Callable, List, Optional, Tuple
 
 import torch
@@ -280,6 +284,15 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any, scal
     if scale < 0:
         raise InvalidArgument(f"scale is {scale}; it must not be negative")
     return plan.run(q, k, v, scale)
+
+
+class _Function(types.ModuleType):
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any,
+                 scale: float = 0.0) -> torch.Tensor:
+        return attention(q, k, v, plan, scale)
+
+
+sys.modules[__name__].__class__ = _Function
 
 
 class all_gathered:
