@@ -360,8 +360,9 @@ static bool kept_is_stale(const struct kept_list *list, size_t i, int64_t now_ns
            (days > 0 && kept->asked_ns < now_ns - (int64_t)days * DAY_S * SECOND_NS);
 }
 
+/* `lock` is prune_lock's. */
 static int prune_listed(const char *path, int folder, const struct kept_list *list, uint32_t days,
-                        bool remove, struct derived_usage *usage, struct error *error) {
+                        bool remove, int lock, struct derived_usage *usage, struct error *error) {
     struct timespec now;
     (void)clock_gettime(CLOCK_REALTIME, &now);
     int64_t now_ns = now.tv_sec * SECOND_NS + now.tv_nsec;
@@ -370,10 +371,15 @@ static int prune_listed(const char *path, int folder, const struct kept_list *li
         int64_t age_ns = now_ns - kept->asked_ns;
         uint64_t age_s = age_ns > 0 ? (uint64_t)(age_ns / SECOND_NS) : 0;
         bool stale = kept_is_stale(list, i, now_ns, days);
-        if (stale && remove && !usage->in_use && unlinkat(folder, kept->name, 0) < 0 &&
-            errno != ENOENT) {
-            return error_set(error, -errno, "%s/%s: cannot be removed (%s); check permissions",
-                             path, kept->name, strerror(errno));
+        int code = !stale || !remove || usage->in_use    ? 0
+                   : lock < 0                            ? lock
+                   : unlinkat(folder, kept->name, 0) < 0 ? -errno
+                                                         : 0;
+        if (code < 0 && code != -ENOENT) {
+            return error_set(error, code,
+                             "%s/%s: cannot be removed (%s); check permissions, or prune where the "
+                             "folder may be written",
+                             path, kept->name, strerror(-code));
         }
         usage->files++;
         usage->bytes += kept->bytes;
@@ -385,14 +391,16 @@ static int prune_listed(const char *path, int folder, const struct kept_list *li
     return 0;
 }
 
-/* Has the folder alone while the result (a descriptor) is open; -1 where others use it. */
+/* Has the folder alone while the result (a descriptor) is open; -EWOULDBLOCK where others use it,
+ * or the errno of what hinders. */
 static int prune_lock(int folder) {
     int fd = openat(folder, LOCK_NAME, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        int code = -errno;
         (void)close(fd);
-        return -1;
+        return code;
     }
-    return fd;
+    return fd < 0 ? -errno : fd;
 }
 
 int derived_prune(const char *folder, uint32_t days, bool remove, struct derived_usage *usage,
@@ -407,10 +415,10 @@ int derived_prune(const char *folder, uint32_t days, bool remove, struct derived
                                folder, strerror(errno));
     }
     int lock = prune_lock(dirfd(opened));
-    usage->in_use = lock < 0;
+    usage->in_use = lock == -EWOULDBLOCK;
     int rc = list_kept(folder, opened, &list, error);
     if (rc == 0) {
-        rc = prune_listed(folder, dirfd(opened), &list, days, remove, usage, error);
+        rc = prune_listed(folder, dirfd(opened), &list, days, remove, lock, usage, error);
     }
     if (lock >= 0) {
         (void)close(lock);

@@ -43,7 +43,7 @@ struct derived_usage {
     uint64_t files, bytes;
     uint64_t stale_files, stale_bytes;
     uint64_t oldest_s; /* since the one that was asked for longest ago */
-    bool in_use;       /* by some process, or nobody can say: then nothing is removed */
+    bool in_use;       /* by some process: then nothing is removed */
     bool removed;      /* what is stale */
 };
 

@@ -309,7 +309,14 @@ def test_what_was_derived_is_used_on_a_file_system_that_may_only_be_read():
                 world.start()
                 assert world.rank(steps=2).finish()
                 world.stop()
+                kept = world.ctl_json("--config", world.config_path, "derived", "--prune")
+                assert (kept["files"], kept["in_use"], kept["stale_files"]) == (3, False, 0), kept
                 subprocess.run(["mount", "-o", "remount,rw,bind", derived], check=True)
+            for name in os.listdir(derived):
+                os.utime(os.path.join(derived, name), (1, 1))
+            subprocess.run(["mount", "-o", "remount,ro,bind", derived], check=True)
+            done = world.ctl("--config", world.config_path, "derived", "--prune", expect=1)
+            assert "cannot be removed (Read-only file system)" in done.stderr, done.stderr
         finally:
             subprocess.run(["umount", "-l", derived], check=True)
 
