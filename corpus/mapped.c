@@ -31,15 +31,19 @@ static _Thread_local struct guard *volatile guard;
 static struct sigaction before;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Of others: once their handler is back, the access is made again, and is theirs. */
+/* Of others: once their handler is back, the access is made again, and is theirs; a signal that
+ * somebody sent is sent again. */
 static void mapped_fault(int number, siginfo_t *info, void *context) {
     struct guard *mine = guard;
     uintptr_t at = (uintptr_t)info->si_addr;
     (void)context;
-    if (mine != NULL && at >= mine->begin && at < mine->end) {
+    if (info->si_code > 0 && mine != NULL && at >= mine->begin && at < mine->end) {
         siglongjmp(mine->gone, 1);
     }
     (void)sigaction(number, &before, NULL);
+    if (info->si_code <= 0) {
+        (void)raise(number);
+    }
 }
 
 /* Not blocked while it runs, for it leaves by a jump that restores no mask. */
