@@ -14,7 +14,7 @@
 #include <sys/uio.h>
 
 /* Deals the bytes of the file from `offset` on out to the iovecs, as bulk_scatter does: all of
- * them, or false, with the iovecs' memory in any state. Any thread. */
+ * them, or false, with the iovecs' memory in any state. Any thread that does not block SIGBUS. */
 bool mapped_scatter(int fd, uint64_t offset, const struct iovec *iovecs, uint32_t count);
 
 /* Whether the file is on a file system of this machine, whose mappings are the page cache itself.

@@ -1,9 +1,10 @@
 /* thread: how this program's threads start.
  *
- * Signals are the loop's, so no thread takes any. Planning and reading are background work: the
- * scheduler lets what they compete with, the loop and the ranks, run first when it wakes up, and
- * gives them their full share of the time otherwise (SCHED_BATCH; nothing is starved). Where a
- * filter of system calls forbids that, they run as all others do. */
+ * Signals are the loop's, so no thread takes any but those of its own faults, which no mask keeps
+ * off (mapped.h has a use for one). Planning and reading are background work: the scheduler lets
+ * what they compete with, the loop and the ranks, run first when it wakes up, and gives them their
+ * full share of the time otherwise (SCHED_BATCH; nothing is starved). Where a filter of system
+ * calls forbids that, they run as all others do. */
 #ifndef BALLAST_CORPUS_THREAD_H
 #define BALLAST_CORPUS_THREAD_H
 

@@ -1,6 +1,7 @@
 /* What a mapping gives is what a read gives, or nothing: of files that become shorter before, while
  * and after they are mapped. madvise is this file's, to be there at the right moment. */
 #include "corpus/mapped.h"
+#include "corpus/thread.h"
 #include "tests/unit/corpus_files.h"
 
 #include <stdarg.h>
@@ -212,7 +213,7 @@ static void threads_are_guarded_one_by_one(void **state) {
             assert_true(worlds[i].fd >= 0);
             worlds[i].folder[0] = 0;
         }
-        assert_int_equal(pthread_create(&threads[i], NULL, copy_often, &worlds[i]), 0);
+        assert_int_equal(thread_start(&threads[i], copy_often, &worlds[i]), 0);
     }
     for (uint32_t i = 0; i < 4; i++) {
         void *wrong;
