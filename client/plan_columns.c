@@ -5,6 +5,7 @@
 #include "proto/message.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +18,26 @@
 #define PLAN_DOCUMENT          7u /* of each document */
 #define PLAN_FRAGMENT          4u
 
+#define PLAN_ROWS_MAX     (1 << 18) /* of a column that is filled while Python waits: below 0.3 ms */
+#define PLAN_BUFFER_FLAGS (0x1 | 0x4 | 0x8) /* to be written, with its format, contiguous */
+
+/* Py_buffer, whose layout is of Python's stable ABI. */
+struct plan_buffer {
+    void *buf, *object;
+    ptrdiff_t len, itemsize;
+    int readonly, ndim;
+    char *format;
+    ptrdiff_t *shape, *strides, *suboffsets;
+    void *internal;
+};
+
 struct ballast_plan {
-    struct ballast_plan_head head;
+    struct ballast_plan_head *head; /* the caller's, as is `python` */
+    const struct ballast_plan_python *python;
     struct arena message;
     struct batch batch; /* of which plan, rows and slot are filled; no mapping is held */
     struct error why;
+    uint32_t parts; /* of the stream */
     bool read;
 };
 
@@ -29,9 +45,12 @@ uint32_t ballast_plan_version(void) {
     return BALLAST_PLAN_VERSION;
 }
 
-struct ballast_plan *ballast_plan_create(void) {
+struct ballast_plan *ballast_plan_create(struct ballast_plan_head *head,
+                                         const struct ballast_plan_python *python) {
     struct ballast_plan *plan = calloc(1, sizeof *plan);
     if (plan != NULL) {
+        plan->head = head;
+        plan->python = python;
         arena_init(&plan->message, PLAN_MESSAGE_BYTES_MAX);
         batch_init(&plan->batch);
     }
@@ -44,10 +63,6 @@ void ballast_plan_destroy(struct ballast_plan *plan) {
         arena_deinit(&plan->message);
         free(plan);
     }
-}
-
-const struct ballast_plan_head *ballast_plan_head(const struct ballast_plan *plan) {
-    return &plan->head;
 }
 
 int ballast_plan_why(const struct ballast_plan *plan, char *why, size_t why_bytes) {
@@ -107,12 +122,12 @@ uint64_t ballast_plan_hash(const struct ballast_plan *plan) {
     if (!plan->read || plan->batch.slot == NULL) {
         return 0;
     }
-    return XXH3_64bits(rows->tokens, plan->head.slot_tokens * rows->token_bytes);
+    return XXH3_64bits(rows->tokens, plan->head->slot_tokens * rows->token_bytes);
 }
 
 static int plan_read_plan(struct ballast_plan *plan, const struct ballast_plan_stream *stream,
                           const struct message_batch *message) {
-    struct ballast_plan_head *head = &plan->head;
+    struct ballast_plan_head *head = plan->head;
     struct batch *batch = &plan->batch;
     uint64_t successors = 0;
     arena_reset(&plan->message);
@@ -145,7 +160,8 @@ int ballast_plan_read(struct ballast_plan *plan, const struct ballast_plan_strea
     if (!message_read_batch(message, bytes, &parts)) {
         return BALLAST_PLAN_OTHER;
     }
-    plan_set_head(&plan->head, &parts, message);
+    plan_set_head(plan->head, &parts, message);
+    plan->parts = stream->parts;
     plan->read = plan_read_plan(plan, stream, &parts) == 0;
     return plan->read ? BALLAST_PLAN_BATCH : BALLAST_PLAN_REFUSED;
 }
@@ -160,6 +176,28 @@ static int plan_receive(struct ballast_plan_stream *stream, bool *ended) {
     *ended = got == 0;
     stream->end = (uint64_t)got;
     return got > 0;
+}
+
+/* Whether it follows the batch before; it is the one before from now on. */
+static bool plan_follows(const struct ballast_plan_head *head, struct ballast_plan_stream *stream) {
+    bool follows = stream->follows != 0 && head->step == stream->step &&
+                   head->index == stream->index + 1 &&
+                   head->micro_batches == stream->step_micro_batches &&
+                   memcmp(head->plan_digest, stream->plan_digest, sizeof stream->plan_digest) == 0;
+    stream->follows = 1;
+    stream->step = head->step;
+    stream->index = head->index;
+    stream->step_micro_batches = head->micro_batches;
+    memcpy(stream->plan_digest, head->plan_digest, sizeof stream->plan_digest);
+    return follows;
+}
+
+static bool plan_is_plain(const struct ballast_plan *plan,
+                          const struct ballast_plan_stream *stream) {
+    const struct ballast_plan_head *head = plan->head;
+    uint64_t count = head->micro_batches != 0 ? head->micro_batches : stream->micro_batches;
+    return head->pool_at == 0 && head->payload_hash == 0 && head->slab_bytes > 0 &&
+           plan->batch.slot != NULL && head->dp == stream->dp && head->index < count;
 }
 
 int ballast_plan_next(struct ballast_plan *plan, struct ballast_plan_stream *stream) {
@@ -179,13 +217,15 @@ int ballast_plan_next(struct ballast_plan *plan, struct ballast_plan_stream *str
         return BALLAST_PLAN_OTHER;
     }
     code = ballast_plan_read(plan, stream, stream->buffer + at, header.length);
-    if (code != BALLAST_PLAN_OTHER) {
-        struct ballast_plan_head *head = &plan->head;
-        head->pool_at += head->pool_at > 0 ? at : 0;
-        stream->begin = at + header.length;
-        head->left = stream->end - stream->begin;
+    if (code == BALLAST_PLAN_OTHER) {
+        return code;
     }
-    return code;
+    struct ballast_plan_head *head = plan->head;
+    head->pool_at += head->pool_at > 0 ? at : 0;
+    stream->begin = at + header.length;
+    bool follows = plan_follows(head, stream);
+    return code == BALLAST_PLAN_BATCH && follows && plan_is_plain(plan, stream) ? BALLAST_PLAN_PLAIN
+                                                                                : code;
 }
 
 static void plan_write_documents(const struct ballast_batch *view, int64_t *out) {
@@ -245,22 +285,63 @@ int64_t ballast_plan_columns(const struct ballast_plan *plan, int64_t *out, size
     return (int64_t)end;
 }
 
+static bool plan_has(const struct ballast_plan *plan, enum ballast_column column) {
+    uint32_t part = column == BALLAST_TOKENS   ? BALLAST_PART_TOKENS
+                    : column == BALLAST_LABELS ? BALLAST_PART_LABELS
+                                               : UINT32_MAX;
+    return (plan->parts & part) != 0;
+}
+
 int ballast_plan_gather(const struct ballast_plan *plan, enum ballast_column column,
                         enum ballast_type type, void *out) {
-    if (!plan->read) {
+    if (plan == NULL || !plan->read || !plan_has(plan, column)) {
         return -EINVAL;
     }
     int64_t rows = batch_gather(&plan->batch, column, type, out, (size_t)plan->batch.view.rows);
     return rows < 0 ? (int)rows : 0;
 }
 
+/* 0 for what is neither int32 nor int64. */
+static int plan_type(const struct plan_buffer *buffer) {
+    const char *format = buffer->format;
+    if (format == NULL || format[0] == '\0' || format[1] != '\0') {
+        return 0;
+    }
+    bool is32 = buffer->itemsize == BALLAST_INT32 && format[0] == 'i';
+    bool is64 = buffer->itemsize == BALLAST_INT64 && (format[0] == 'l' || format[0] == 'q');
+    return is32 || is64 ? (int)buffer->itemsize : 0;
+}
+
+int ballast_plan_fill(const struct ballast_plan *plan, enum ballast_column column, void *object) {
+    struct plan_buffer buffer;
+    if (plan == NULL || plan->python == NULL ||
+        plan->python->get_buffer(object, &buffer, PLAN_BUFFER_FLAGS) < 0) {
+        return -EINVAL;
+    }
+    int type = plan_type(&buffer), code = -EINVAL;
+    ptrdiff_t rows = (ptrdiff_t)plan->batch.view.rows;
+    if (rows > PLAN_ROWS_MAX) {
+        code = -E2BIG;
+    } else if (type != 0 && buffer.ndim == 1 && buffer.shape[0] >= rows) {
+        code = ballast_plan_gather(plan, column, (enum ballast_type)type, buffer.buf);
+    }
+    if (code == 0 && buffer.shape[0] > rows) {
+        code = 1;
+    }
+    plan->python->release_buffer(&buffer);
+    return code;
+}
+
 int ballast_plan_release(const struct ballast_plan *plan, struct ballast_plan_stream *stream) {
+    if (plan == NULL) {
+        return -1;
+    }
     Ballast__V1__StreamRequest request = BALLAST__V1__STREAM_REQUEST__INIT;
     Ballast__V1__BatchId id = BALLAST__V1__BATCH_ID__INIT;
     Ballast__V1__BatchId *released[] = {&id};
-    id.step = plan->head.step;
-    id.dp = (uint32_t)plan->head.dp;
-    id.index = (uint32_t)plan->head.index;
+    id.step = plan->head->step;
+    id.dp = (uint32_t)plan->head->dp;
+    id.index = (uint32_t)plan->head->index;
     request.credits = 1;
     request.released = released;
     request.n_released = 1;
@@ -272,12 +353,12 @@ int ballast_plan_release(const struct ballast_plan *plan, struct ballast_plan_st
         .length = (uint32_t)bytes, .stream = stream->id, .type = FRAME_DATA};
     frame_header_encode(&header, stream->frame);
     (void)protobuf_c_message_pack(&request.base, stream->frame + FRAME_HEADER_BYTES);
-    stream->frame_bytes = (uint32_t)(FRAME_HEADER_BYTES + bytes);
+    stream->frame_bytes = FRAME_HEADER_BYTES + bytes;
     ssize_t sent = send(stream->fd, stream->frame, stream->frame_bytes,
                         MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
         return -1;
     }
     stream->waited_ns = 0;
-    return (int)(stream->frame_bytes - (uint32_t)sent);
+    return (int)(stream->frame_bytes - (uint64_t)sent);
 }

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 
 import numpy
 
@@ -248,7 +249,7 @@ def test_memory_that_is_gathered_from_stays_whatever_another_thread_gives_back()
     with common_world() as world:
         client = ballast.Client(world.socket, start=(0, 0), unmap=lambda view: untold.append(len(view)))
         batch = client.next()
-        fill = batch._plan.fill
+        fill = batch._plan.fill_unlocked
 
         def meanwhile(*arguments):
             batch.release()
@@ -258,40 +259,82 @@ def test_memory_that_is_gathered_from_stays_whatever_another_thread_gives_back()
             return fill(*arguments)
 
         known = batch.tokens()
-        batch._plan.fill = meanwhile
+        batch._fill, batch._plan.fill_unlocked = None, meanwhile  # as of a large one
         assert (batch.tokens() == known).all() and client._closed
         del batch, client
         gc.collect()
         assert len(untold) == 1
 
 
-def test_the_plan_of_a_batch_that_the_garbage_collector_finds_is_not_used_again():
+def test_a_plan_is_a_batchs_for_as_long_as_anything_has_the_batch():
     class Alive:
         def __del__(self):
-            try:
-                read.append(self.batch.documents.length.tolist())
-            except ballast.Released as error:
-                read.append(str(error))
+            kept.append(self.batch)
 
     with common_world() as world, ballast.Client(world.socket, start=(0, 0)) as client:
-        for _ in range(2):
-            read, freed = [], []
-            batch, held = client.next(), Alive()
-            known = batch.documents.length.tolist()
-            batch._plan.known = None
-            held.batch, batch.cycle = batch, held
-            plan = batch._plan.pointer.value
-            library, destroy = batch._plan.library, batch._plan.library.destroy
-            library.destroy = lambda pointer: (freed.append(pointer.value), destroy(pointer))
-            batch.release()
-            del batch, held
-            gc.collect()
-            library.destroy = destroy
-            assert freed == [plan] and read[0] in (known, "this batch was found by the garbage collector"), (freed, read)
-            assert all(free.pointer is None for free in client._reader._free if free.fill is None)
+        plans, kept, known = client._reader._plans, [], []
+        for turn in range(6):
             batch = client.next()
-            assert batch._plan.pointer is not None and len(batch.tokens()) == batch.rows
+            known.append(batch.documents.length.tolist())
+            batch._plan.known = None
+            if turn % 2:  # the garbage collector finds it, and it comes back
+                held = Alive()
+                held.batch, batch.cycle = batch, held
+            else:
+                kept.append(batch)
             batch.release()
+            del batch
+            held = None
+            gc.collect()
+            if turn == 3:
+                client.next()
+        assert [batch.documents.length.tolist() for batch in kept] == known and len(plans) == 6
+        del kept[:]
+        gc.collect()
+        del kept[:]
+        for event in (client.next() for _ in range(12)):
+            if isinstance(event, ballast.Batch):
+                event.release()
+        assert len(plans) == 6
+
+
+def test_a_plan_is_freed_when_nothing_reads_it_any_more():
+    class Alive:
+        def __del__(self):
+            read.append((self.batch.documents.length.tolist(), list(freed)))
+            try:
+                self.batch.tokens(out=numpy.zeros(self.batch.rows, "int32"))
+            except ballast.Released:
+                pass
+
+    read, freed = [], []
+    with common_world() as world:
+        client, held = ballast.Client(world.socket, start=(0, 0)), Alive()
+        library, destroy = client.library, client.library.destroy
+        library.destroy = lambda address: (freed.append(address), destroy(address))
+        try:
+            batch = held.batch = client.next()
+            known, batch.cycle, batch._plan.known = batch.documents.length.tolist(), held, None
+            del client, batch, held
+            gc.collect()
+            assert read == [(known, [])] and len(freed) == 1, (read, freed)
+        finally:
+            library.destroy = destroy
+
+
+def test_what_is_pickled_of_a_batch_is_all_that_is_known_of_it():
+    names = ("step", "dp", "index", "micro_batches", "rows", "pad_rows", "layout", "exchange", "plan_digest", "label_tokens",
+             "loss_denominator", "tokens_total", "group_rank", "group_ranks", "parts", "generation", "connection")
+    with common_world() as world:
+        for native in (True, False):
+            with library(native), ballast.Client(world.socket, start=(0, 0)) as client:
+                for _ in range(3):
+                    batch = client.next()
+                    again = pickle.loads(pickle.dumps(batch))
+                    assert [getattr(again, name) for name in names] == [getattr(batch, name) for name in names]
+                    assert again.documents[0] == batch.documents[0] and again.fragments[0] == batch.fragments[0]
+                    assert not again.held and batch.held
+                    raises(ballast.Released, again.tokens)
 
 
 def test_a_client_says_what_it_waits_for():
@@ -319,6 +362,33 @@ def test_parts_types_and_destinations():
             assert len(batch.positions()) == batch.rows
             raises(ballast.InvalidArgument, batch.tokens)
             raises(ballast.InvalidArgument, batch.view)
+
+
+def test_memory_of_columns_is_used_again_when_nothing_has_any_of_it():
+    known, ballast.columns.SPARE_BYTES_MIN = ballast.columns.SPARE_BYTES_MIN, 1
+    try:
+        with common_world() as world:
+            for native in (True, False):
+                with library(native), ballast.Client(world.socket, start=(0, 0), credits=2) as client:
+                    batch = client.next()
+                    kept = [batch.tokens()[::2], batch.labels()[:9], memoryview(batch.positions())]
+                    copies = [numpy.array(column) for column in kept]
+                    places = {address(column) for column in kept}
+                    others = {address(batch.tokens()) for _ in range(5)}
+                    assert len(places) == 3 and len(others) == 1 and not others & places
+                    assert len(batch.tokens("int64")) == batch.rows
+                    assert all((numpy.asarray(a) == b).all() for a, b in zip(kept, copies))
+                    del kept[:]
+                    again = [batch.tokens(), batch.labels(), batch.positions(), batch.positions()]
+                    assert {address(column) for column in again} == places | others
+                    many = [batch.tokens() for _ in range(20)]
+                    assert len({address(column) for column in many}) == 20
+    finally:
+        ballast.columns.SPARE_BYTES_MIN = known
+
+
+def address(column):
+    return numpy.asarray(column).ctypes.data
 
 
 def raises(kind, call, *words):
@@ -436,6 +506,46 @@ def test_a_forked_child_is_told_and_does_not_keep_its_parents_rank_alive():
         with ballast.Client(world.socket) as client:
             assert client.next().index == 0
         os.kill(worker, 9)
+
+
+def test_a_client_that_is_dropped_gives_up_its_rank_with_a_warning():
+    with common_world() as world, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        client = ballast.Client(world.socket)
+        with client.next() as batch:
+            pass
+        del client, batch
+        assert [str(one.message)[:30] for one in caught] == ["unclosed <ballast.Client rank "], caught
+        client = ballast.Client(world.socket)  # the rank is free at once
+        batch = client.next()
+        client.close()
+        del client, batch
+        assert len(caught) == 1, caught
+
+
+def test_a_second_thread_in_a_client_is_told_and_the_first_gets_its_batch():
+    with world_of() as world:
+        world.start()
+        with ballast.Client(world.socket) as client:
+            got = []
+
+            def take():
+                while len(got) < 8:
+                    event = client.next()
+                    got.append((event.step, 4 if isinstance(event, ballast.EndOfStep) else event.index))
+                    if isinstance(event, ballast.Batch):
+                        event.release()
+
+            world.kill()
+            thread = threading.Thread(target=take)
+            thread.start()
+            world.wait_for(lambda: client._inside and client.fileno() == -1, "it waits for the daemon")
+            for call in (client.next, lambda: client.commit(0), lambda: client.export_state(0), lambda: client.seek(0)):
+                raises(ballast.Busy, call, f"thread {thread.ident} is in a call", "one thread at a time")
+            world.start()
+            thread.join()
+            assert got == [(step, index) for step in range(2) for index in range(5)][:8]
+            assert client.next().index == 3
 
 
 def test_a_spawned_process_connects_with_the_same_options():

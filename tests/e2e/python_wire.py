@@ -225,6 +225,7 @@ def fake_slab_fd():
 
 
 JOB = link.Job(bytes(16), 1, 1, 2, 1, 0, 2, TOKENS, 2, 0, 0, "fake")
+ORIGIN = batches.Origin(JOB, 1, ("tokens", "labels"), 0)
 
 
 def mutated(rng, data):
@@ -292,7 +293,7 @@ class Readers:
     def __init__(self):
         self.client = clients._unpickle(clients.make_options("/nowhere"))
         self.slab = slab.Slab(fake_slab_fd(), 64 + 2 * TOKENS)
-        self.reader = native.Reader(native.Library(LIBRARY), NoChannel(), JOB, 0, self.slab)
+        self.reader = native.Reader(native.Library(LIBRARY), NoChannel(), ORIGIN, 0, self.slab)
         self.native = 0  # batches that libballast read
 
     def python(self, data):
@@ -313,7 +314,7 @@ class Readers:
             head, plan, pool = found
             if isinstance(plan, ballast.Error):
                 raise plan
-            batch = batches.Batch(self.client, head, plan, pool, JOB, self.slab)
+            batch = batches.Batch.judged(self.client, ORIGIN, head, plan, pool, self.slab)
             pool = batch.pool and [*map(tuple, batch.pool.tiles), *map(tuple, batch.pool.transfers)]
             return [*read_everything(batch), [*head[:10], batch.plan_digest.hex(), str(pool)]]
         except ballast.Stale:
@@ -347,7 +348,7 @@ def test_bytes_that_do_not_hash_as_they_did_are_found_with_and_without_libballas
         for found in (right, right ^ 1):
             data = wire.encode(STREAM_RESPONSE, {"batch": {**message, "payload_hash": found}})
             head, plan, pool = read(data)
-            batch = batches.Batch(readers.client, head, plan, pool, JOB, readers.slab)
+            batch = batches.Batch.judged(readers.client, ORIGIN, head, plan, pool, readers.slab)
             try:
                 batch._verify()
                 assert found == right

@@ -5,6 +5,7 @@
 #include "proto/frame.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -16,10 +17,52 @@
 
 enum { STREAM = 5, BUFFER = 4096 };
 
+/* Stands for an object of Python's: what its buffer is, and how often it is held. */
+struct object {
+    const char *format;
+    size_t itemsize, rows;
+    int ndim, held;
+    void *memory;
+};
+
+/* As Py_buffer begins. */
+struct buffer {
+    void *buf, *object;
+    ptrdiff_t len, itemsize;
+    int readonly, ndim;
+    const char *format;
+    ptrdiff_t *shape, *strides, *suboffsets;
+    void *internal;
+};
+
+static int object_get(void *of, void *into, int flags) {
+    struct object *object = of;
+    struct buffer *buffer = into;
+    assert_int_equal(flags, 0x1 | 0x4 | 0x8);
+    if (object->memory == NULL) {
+        return -1;
+    }
+    *buffer = (struct buffer){.buf = object->memory,
+                              .object = object,
+                              .itemsize = (ptrdiff_t)object->itemsize,
+                              .ndim = object->ndim,
+                              .format = object->format,
+                              .shape = (ptrdiff_t *)&object->rows};
+    object->held++;
+    return 0;
+}
+
+static void object_release(void *from) {
+    ((struct object *)((struct buffer *)from)->object)->held--;
+}
+
+static const struct ballast_plan_python python = {object_get, object_release};
+
 /* A stream whose daemon is the test, over the world's memory. */
 struct wire {
     struct world_memory memory;
     struct ballast_plan_stream stream;
+    struct ballast_plan_head head;
     struct ballast_plan *plan;
     int peer;
     uint8_t buffer[BUFFER];
@@ -30,12 +73,14 @@ static void wire_init(struct wire *wire) {
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
     world_memory_create(&wire->memory, WORLD_SLOTS * WORLD_SLOT_BYTES);
     wire->peer = ends[1];
-    wire->plan = ballast_plan_create();
+    wire->plan = ballast_plan_create(&wire->head, &python);
     assert_non_null(wire->plan);
     wire->stream = (struct ballast_plan_stream){.tokens_max = WORLD_TOKENS,
                                                 .ranks = WORLD_CP,
                                                 .slab = wire->memory.bytes,
                                                 .slab_bytes = WORLD_SLOTS * WORLD_SLOT_BYTES,
+                                                .micro_batches = WORLD_MICRO_BATCHES,
+                                                .parts = BALLAST_PART_TOKENS | BALLAST_PART_LABELS,
                                                 .token_bytes = 2,
                                                 .fd = ends[0],
                                                 .id = STREAM,
@@ -83,7 +128,7 @@ static void wire_put(const struct wire *wire, const uint8_t *bytes, size_t count
 }
 
 static void expect_batch(const struct wire *wire, uint64_t step, uint32_t index) {
-    const struct ballast_plan_head *head = ballast_plan_head(wire->plan);
+    const struct ballast_plan_head *head = &wire->head;
     int32_t tokens[WORLD_ROWS], labels[WORLD_ROWS];
     int64_t positions[WORLD_ROWS];
     assert_int_equal(head->step, step);
@@ -116,10 +161,10 @@ static void batches_come_off_the_stream_one_after_the_other(void **state) {
     size_t second = frame_of_world(&wire, 3, 1, frames + first);
     wire_put(&wire, frames, first + second);
     assert_int_equal(wire_next(&wire), BALLAST_PLAN_BATCH);
-    assert_int_equal(ballast_plan_head(wire.plan)->left, second);
+    assert_int_equal(wire.stream.end - wire.stream.begin, second);
     expect_batch(&wire, 3, 0);
-    assert_int_equal(wire_next(&wire), BALLAST_PLAN_BATCH);
-    assert_int_equal(ballast_plan_head(wire.plan)->left, 0);
+    assert_int_equal(wire_next(&wire), BALLAST_PLAN_PLAIN);
+    assert_true(wire.stream.begin == wire.stream.end);
     expect_batch(&wire, 3, 1);
     assert_int_equal(wire_next(&wire), BALLAST_PLAN_NOTHING);
     wire_deinit(&wire);
@@ -170,7 +215,7 @@ static void an_impossible_plan_is_refused_with_its_contradiction(void **state) {
     batch.plan.tokens++;
     wire_put(&wire, frame, frame_of_batch(&batch, frame));
     assert_int_equal(wire_next(&wire), BALLAST_PLAN_REFUSED);
-    assert_int_equal(ballast_plan_head(wire.plan)->step, 3);
+    assert_int_equal(wire.head.step, 3);
     assert_int_equal(ballast_plan_why(wire.plan, why, sizeof why), -EPROTO);
     assert_non_null(strstr(why, "its documents are not as long as it says"));
     assert_int_equal(ballast_plan_gather(wire.plan, BALLAST_POSITIONS, BALLAST_INT64, &column),
@@ -180,18 +225,23 @@ static void an_impossible_plan_is_refused_with_its_contradiction(void **state) {
     wire_deinit(&wire);
 }
 
-/* Where the slot of the batch is, and what a gather of its tokens says. */
+/* What a gather of the tokens of the batch that is taken says. */
+static int gather_tokens_of(const struct wire *wire) {
+    int32_t tokens[WORLD_ROWS];
+    return ballast_plan_gather(wire->plan, BALLAST_TOKENS, BALLAST_INT32, tokens);
+}
+
+/* The same where the slot is said to be at `offset`. */
 static int gather_at(struct wire *wire, uint64_t offset, uint64_t generation) {
     struct world_batch batch;
     uint8_t frame[BUFFER];
-    int32_t tokens[WORLD_ROWS];
     world_batch_init(&batch, &wire->memory, 3, 0);
     batch.message.slab_offset = offset;
     batch.message.slot_generation = generation;
     wire_put(wire, frame, frame_of_batch(&batch, frame));
     world_batch_free(&batch);
     assert_int_equal(wire_next(wire), BALLAST_PLAN_BATCH);
-    return ballast_plan_gather(wire->plan, BALLAST_TOKENS, BALLAST_INT32, tokens);
+    return gather_tokens_of(wire);
 }
 
 static void a_slot_is_read_within_the_slab_and_while_it_is_the_batchs(void **state) {
@@ -211,6 +261,154 @@ static void a_slot_is_read_within_the_slab_and_while_it_is_the_batchs(void **sta
     ballast_plan_place(wire.plan, copy); /* as of a batch that was fetched */
     expect_batch(&wire, 3, 0);
     free(copy);
+    wire_deinit(&wire);
+}
+
+/* What batch 3.1 is found to be behind 3.0, which is of two micro-batches. */
+static int found_behind(struct wire *wire, void (*change)(struct world_batch *)) {
+    struct world_batch batch;
+    uint8_t frame[BUFFER];
+    wire_put(wire, frame, frame_of_world(wire, 3, 0, frame));
+    assert_int_equal(wire_next(wire), BALLAST_PLAN_BATCH);
+    world_batch_init(&batch, &wire->memory, 3, 1);
+    change(&batch);
+    wire_put(wire, frame, frame_of_batch(&batch, frame));
+    world_batch_free(&batch);
+    return wire_next(wire);
+}
+
+static void as_it_is(struct world_batch *batch) {
+    (void)batch;
+}
+
+static void of_another_step(struct world_batch *batch) {
+    batch->id.step++;
+}
+
+static void of_another_replica(struct world_batch *batch) {
+    batch->id.dp++;
+}
+
+static void again(struct world_batch *batch) {
+    batch->id.index = 0;
+}
+
+static void beyond_the_step(struct world_batch *batch) {
+    batch->id.index++;
+}
+
+static void in_a_longer_step(struct world_batch *batch) {
+    batch->message.micro_batches++;
+}
+
+static void of_another_plan(struct world_batch *batch) {
+    batch->digest[15]++;
+}
+
+static void with_a_hash(struct world_batch *batch) {
+    batch->message.payload_hash = 1;
+}
+
+static void without_a_slot(struct world_batch *batch) {
+    batch->message.slab_bytes = 0;
+}
+
+static void with_a_pool(struct world_batch *batch) {
+    static Ballast__V1__PoolPart part;
+    ballast__v1__pool_part__init(&part);
+    batch->message.pool = &part;
+}
+
+static void a_batch_with_something_to_judge_is_not_plain(void **state) {
+    (void)state;
+    struct wire wire;
+    static void (*const changes[])(struct world_batch *) = {
+        of_another_step, of_another_replica, again,          beyond_the_step, in_a_longer_step,
+        of_another_plan, with_a_hash,        without_a_slot, with_a_pool,
+    };
+    wire_init(&wire);
+    assert_int_equal(found_behind(&wire, as_it_is), BALLAST_PLAN_PLAIN);
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        assert_int_equal(found_behind(&wire, changes[i]), BALLAST_PLAN_BATCH);
+    }
+    wire.stream.slab = NULL;
+    assert_int_equal(found_behind(&wire, as_it_is), BALLAST_PLAN_BATCH);
+    wire_deinit(&wire);
+}
+
+static void nothing_follows_what_the_caller_took_by_another_way(void **state) {
+    (void)state;
+    struct wire wire;
+    uint8_t frame[BUFFER];
+    wire_init(&wire);
+    wire_put(&wire, frame, frame_of_world(&wire, 3, 0, frame));
+    assert_int_equal(wire_next(&wire), BALLAST_PLAN_BATCH);
+    wire.stream.follows = 0;
+    wire_put(&wire, frame, frame_of_world(&wire, 3, 1, frame));
+    assert_int_equal(wire_next(&wire), BALLAST_PLAN_BATCH);
+    wire_deinit(&wire);
+}
+
+static void columns_that_are_not_among_the_parts_are_not_gathered(void **state) {
+    (void)state;
+    struct wire wire;
+    uint8_t frame[BUFFER];
+    int64_t rows[WORLD_ROWS];
+    static const enum ballast_column columns[] = {BALLAST_TOKENS, BALLAST_LABELS,
+                                                  BALLAST_POSITIONS};
+    static const uint32_t parts[] = {BALLAST_PART_TOKENS, BALLAST_PART_LABELS, BALLAST_PART_PLAN};
+    wire_init(&wire);
+    for (uint32_t i = 0; i < 3; i++) {
+        wire.stream.parts = parts[i];
+        wire_put(&wire, frame, frame_of_world(&wire, 3, 0, frame));
+        assert_int_equal(wire_next(&wire), BALLAST_PLAN_BATCH);
+        for (uint32_t n = 0; n < 3; n++) {
+            assert_int_equal(ballast_plan_gather(wire.plan, columns[n], BALLAST_INT64, rows),
+                             n == i || n == 2 ? 0 : -EINVAL);
+        }
+    }
+    assert_int_equal(ballast_plan_gather(NULL, BALLAST_TOKENS, BALLAST_INT64, rows), -EINVAL);
+    assert_int_equal(ballast_plan_release(NULL, &wire.stream), -1);
+    wire_deinit(&wire);
+}
+
+static void an_object_is_filled_if_its_buffer_is_flat_and_of_a_type_with_room(void **state) {
+    (void)state;
+    struct wire wire;
+    uint8_t frame[BUFFER];
+    int64_t memory[WORLD_ROWS + 1];
+    const struct {
+        const char *format;
+        size_t itemsize, rows;
+        int ndim, code;
+    } cases[] = {
+        {"i", 4, WORLD_ROWS, 1, 0},           {"l", 8, WORLD_ROWS, 1, 0},
+        {"q", 8, WORLD_ROWS, 1, 0},           {"i", 4, WORLD_ROWS + 1, 1, 1},
+        {"i", 4, WORLD_ROWS - 1, 1, -EINVAL}, {"i", 4, WORLD_ROWS, 2, -EINVAL},
+        {"I", 4, WORLD_ROWS, 1, -EINVAL},     {"f", 4, WORLD_ROWS, 1, -EINVAL},
+        {"d", 8, WORLD_ROWS, 1, -EINVAL},     {">i", 4, WORLD_ROWS, 1, -EINVAL},
+        {"ii", 8, WORLD_ROWS, 1, -EINVAL},    {"l", 4, WORLD_ROWS, 1, -EINVAL},
+        {"", 4, WORLD_ROWS, 1, -EINVAL},      {NULL, 4, WORLD_ROWS, 1, -EINVAL},
+    };
+    wire_init(&wire);
+    wire_put(&wire, frame, frame_of_world(&wire, 3, 0, frame));
+    assert_int_equal(wire_next(&wire), BALLAST_PLAN_BATCH);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct object object = {cases[i].format, cases[i].itemsize, cases[i].rows, cases[i].ndim, 0,
+                                memory};
+        memset(memory, 0xAA, sizeof memory);
+        assert_int_equal(ballast_plan_fill(wire.plan, BALLAST_TOKENS, &object), cases[i].code);
+        assert_int_equal(object.held, 0);
+        for (uint32_t row = 0; row <= WORLD_ROWS; row++) {
+            int64_t found = object.itemsize == 4 ? ((int32_t *)memory)[row] : memory[row];
+            int64_t kept = object.itemsize == 4 ? (int32_t)0xAAAAAAAA : (int64_t)0xAAAAAAAAAAAAAAAA;
+            bool filled = cases[i].code >= 0 && row < WORLD_ROWS;
+            assert_true(filled == (found != kept));
+        }
+    }
+    struct object none = {"i", 4, WORLD_ROWS, 1, 0, NULL};
+    assert_int_equal(ballast_plan_fill(wire.plan, BALLAST_TOKENS, &none), -EINVAL);
+    assert_int_equal(ballast_plan_fill(NULL, BALLAST_TOKENS, &none), -EINVAL);
     wire_deinit(&wire);
 }
 
@@ -314,7 +512,7 @@ static void damaged_messages_are_read_as_protobuf_reads_them_or_not_at_all(void 
             damaged[next_value(&random) % count] = (uint8_t)next_value(&random);
         }
         int code = ballast_plan_read(wire.plan, &wire.stream, damaged, count);
-        const struct ballast_plan_head *head = ballast_plan_head(wire.plan);
+        const struct ballast_plan_head *head = &wire.head;
         counts[code]++;
         if (code == BALLAST_PLAN_BATCH) {
             assert_true(head->rows <= WORLD_TOKENS);
@@ -341,6 +539,10 @@ int main(void) {
         cmocka_unit_test(what_is_no_whole_batch_of_the_stream_is_left_to_the_caller),
         cmocka_unit_test(an_impossible_plan_is_refused_with_its_contradiction),
         cmocka_unit_test(a_slot_is_read_within_the_slab_and_while_it_is_the_batchs),
+        cmocka_unit_test(a_batch_with_something_to_judge_is_not_plain),
+        cmocka_unit_test(nothing_follows_what_the_caller_took_by_another_way),
+        cmocka_unit_test(columns_that_are_not_among_the_parts_are_not_gathered),
+        cmocka_unit_test(an_object_is_filled_if_its_buffer_is_flat_and_of_a_type_with_room),
         cmocka_unit_test(columns_are_the_documents_and_the_fragments_of_all_ranks),
         cmocka_unit_test(a_release_names_the_batch_and_what_was_waited),
         cmocka_unit_test(damaged_messages_are_read_as_protobuf_reads_them_or_not_at_all),

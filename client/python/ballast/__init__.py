@@ -15,7 +15,7 @@ the forms of attention libraries; `python -m ballast.doctor` checks a setup.
 
 from .batch import Batch, Exchange, Layout
 from .client import Client, EndOfData, EndOfStep, Measured, Step
-from .errors import (AlreadyExists, Cancelled, DataLoss, Disagreement, Disconnected, Error, FailedPrecondition,
+from .errors import (AlreadyExists, Busy, Cancelled, DataLoss, Disagreement, Disconnected, Error, FailedPrecondition,
                      Forked, Internal, InvalidArgument, JobMismatch, LimitReached, NotFound, OutOfRange,
                      PermissionDenied, ProtocolError, Released, Stale, TimedOut, Unauthenticated, Unavailable,
                      Unimplemented, Unsupported)
@@ -26,7 +26,7 @@ from .varlen import KeyRun, Llama3, Thd
 from .version import __version__
 
 __all__ = [
-    "AlreadyExists", "Batch", "Cancelled", "Client", "DataLoss", "Disagreement", "Disconnected", "Document",
+    "AlreadyExists", "Batch", "Busy", "Cancelled", "Client", "DataLoss", "Disagreement", "Disconnected", "Document",
     "EndOfData", "EndOfStep", "Error", "Exchange", "FailedPrecondition", "Forked", "Fragment", "Internal",
     "InvalidArgument", "Job", "JobMismatch", "KeyRun", "Layout", "LimitReached", "Llama3", "Measured", "NotFound",
     "OutOfRange", "Payload", "PermissionDenied", "Pool", "ProtocolError", "Released", "Replica", "Shard", "Stale",

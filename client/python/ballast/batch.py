@@ -6,17 +6,17 @@ that sends nonsense is a ProtocolError.
 
 from __future__ import annotations
 
-import ctypes
 import enum
+import operator
 import struct
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Tuple
 
 from . import pool
 from .columns import Table, numpy
 from .errors import DataLoss, Error, InvalidArgument, ProtocolError, Released, Stale
-from .gather import destination, new
-from .native import ESTALE, ITEM_BYTES, first_byte
+from .gather import destination, new, type_name
+from .native import ESTALE, ITEM_BYTES, TYPES, Reader, byref, first_byte, py_object, unpack_head
 from .plan import Plan, Shard, impossible
 from .slab import SLOT_HEADER_BYTES, Slab
 from .varlen import Varlen
@@ -30,6 +30,18 @@ ndarray = None if numpy is None else numpy.ndarray
 _GENERATION = struct.Struct("<Q")
 _HEAD = ("micro_batches", "slab_offset", "slab_bytes", "slot_generation", "payload_hash", "loss_denominator", "label_tokens",
          "plan_digest")
+_NOT_FOR_C = (KeyError, TypeError, ValueError, BufferError)  # another type, strided, empty, or not to be written
+_SLOT_TOKENS = 14
+create: Callable[..., "Batch"] = object.__new__
+
+
+class Origin(NamedTuple):
+    """What the batches of a stream have in common."""
+
+    job: "Job"
+    connection: int  # its number
+    parts: Tuple[str, ...]
+    rank: int  # in the context-parallel group
 
 
 class Layout(enum.IntEnum):
@@ -49,31 +61,36 @@ class Exchange(enum.IntEnum):
 
 
 def _column(column: str, number: int) -> Callable[..., Any]:
-    """Batch's method for it: one call of libballast, where that is there and takes the array."""
-    free, c_number = column == "positions", ctypes.c_int(number)
+    """Batch's method for it: one call of libballast, where that is there and takes the array. The columns have emptied
+    the caches by the time of the next one, so what counts is how much of the interpreter is needed for it."""
+    kind, array, pointer = type, ndarray, py_object
 
     def gather(self: "Batch", dtype: Any = "int32", out: Any = None) -> Any:
-        memory = self._slab, self._copy  # stay while C reads, whatever another thread releases
-        if not self.held or not self._client._usable:
-            self._check()
-        if not free and column not in self.parts:
-            raise InvalidArgument(f"{column} were not among parts")
-        plan, rows = self._plan, self.rows
-        result = new(rows, dtype) if out is None else out
-        if plan.fill is None or type(result) is not ndarray or result.ndim != 1 or len(result) < rows:
-            return self._gather(column, result, out)
-        try:
-            code = plan.fill(plan.pointer, c_number, ITEM_BYTES[result.dtype], first_byte(result))
-        except (KeyError, TypeError, ValueError, BufferError):  # another type, strided, empty, or not to be written
-            return self._gather(column, result, out)
-        if code == 0:
-            return result if len(result) == rows else result[:rows]
-        if code == ESTALE:
-            self._stale()
-        return self._gather(column, result, out)
+        fill = self._fill
+        if fill is not None and kind(out) is array:
+            try:
+                longer = fill(self._pointer, number, pointer(out))
+                if longer == 0:
+                    return out
+                if longer == 1:
+                    return out[:self.rows]
+            except not_for_c:
+                pass
+        return self._gather(column, number, dtype, out)
 
+    not_for_c = _NOT_FOR_C
     gather.__name__, gather.__doc__ = column, f"gather(\"{column}\")"
     return gather
+
+
+def _number(at: int) -> Any:
+    """Batch's property for a number of the head."""
+    return property(lambda self: (self._head or self._read_head())[at])
+
+
+def _common(name: str) -> Any:
+    get = operator.attrgetter("_origin." + name)
+    return property(lambda self: get(self))
 
 
 class Batch(Varlen):
@@ -94,44 +111,78 @@ class Batch(Varlen):
 
     waited = 0.0
     pool: Optional[pool.Pool] = None
-    held = True
-    _plan: Any = None
-    _views: Sequence[Any] = ()
-    _slab: Optional[Slab] = None  # where the slot is: its header at _offset, then _slot_bytes
-    _copy: Optional[bytearray] = None  # the same of a slot that is fetched
+    _head: Optional[Tuple[Any, ...]] = None
+    _copy: Optional[bytearray] = None  # of a slot that is fetched: what the slab would have
     _missing = 0  # bytes of it still to come
-    _seen: Any = None  # as an array, once it was asked for
+    _seen: Any = None  # the slot as an array, once it was asked for
+    _views: Optional[List[Any]]  # that it was looked at by, None: it was not looked at where it lies
 
-    def __init__(self, client: "Client", head: Tuple[Any, ...], plan: Any, part: Optional[Dict[str, Any]], job: "Job",
-                 slab: Optional[Slab], fetches: bool = False):
-        """`head` are the numbers of `read` or of native.Reader."""
-        (self.step, self.dp, self.index, self.micro_batches, self._offset, self._slot_bytes, self._slot_generation,
-         self._payload_hash, self.loss_denominator, self.label_tokens, self.plan_digest, _, _, _, self.tokens_total,
-         slot_tokens, self.layout, self.exchange, self.rows, self.pad_rows) = head
-        options = client.options
-        self._client = client
-        self._plan = plan
-        self._job = job
-        self.parts = options.parts
-        self.group_rank = options.cp
-        self.group_ranks = job.cp
-        self.connection = client._link.connections
-        self.generation = job.generation
-        if self.micro_batches == 0:
-            self.micro_batches = job.micro_batches
+    if TYPE_CHECKING:
+        dp: int
+        plan_digest: bytes
+        loss_denominator: int
+        label_tokens: int
+        parts: Tuple[str, ...]
+        connection: int
+        _slab_offset: int
+        _slot_bytes: int
+        _slot_generation: int
+        _payload_hash: int
+        _job: Job
+    else:
+        dp, _slab_offset, _slot_bytes, _slot_generation, _payload_hash = map(_number, (1, 4, 5, 6, 7))
+        loss_denominator, label_tokens, plan_digest, tokens_total = map(_number, (8, 9, 10, 13))
+        layout, exchange, rows, pad_rows = map(_number, (15, 16, 17, 18))
+        _job, connection, parts, group_rank = map(_common, Origin._fields)
+
+    def _begin(self, client: "Client", origin: Origin, plan: Any, step: int, index: int, slab: Optional[Slab],
+               reader: Optional[Reader]) -> "Batch":
+        """What few look at stays with the plan until then. Nothing that is looked at for each batch may be a default of
+        the class, or come later: what all batches have first is found faster. It is no __init__, which only C can call."""
+        self.step, self.index, self.held, self._views = step, index, True, None
+        self._client, self._origin, self._plan, self._pointer = client, origin, plan, plan.pointer
+        self._reader = reader  # that took it
+        self._fill = plan.fill  # libballast's, while the batch can be read
+        self._slab = slab  # where the slot is: its header at _offset, then _slot_bytes
+        return self
+
+    @classmethod
+    def judged(cls, client: "Client", origin: Origin, head: Tuple[Any, ...], plan: Any, part: Optional[Dict[str, Any]],
+               slab: Optional[Slab], fetches: bool = False) -> "Batch":
+        """`head` are the numbers of `read` or of native.Reader, `part` its pool's."""
+        step, _, index = head[:3]
+        self = create(cls)._begin(client, origin, plan, step, index, None, client._reader)
+        self._head, job = head, origin.job
         if part is not None:
-            self.pool = pool.read(part, self.dp, self.index, self.tokens_total, options.cp, job.cp, job)
-        size, offset = self._slot_bytes, self._offset
-        if (slab is not None and 0 < size == slot_tokens * job.token_bytes and offset % SLOT_HEADER_BYTES == 0
+            self.pool = pool.read(part, self.dp, self.index, self.tokens_total, origin.rank, job.cp, job)
+        size, offset, expected = self._slot_bytes, self._offset, head[_SLOT_TOKENS] * job.token_bytes
+        if (slab is not None and 0 < size == expected and offset % SLOT_HEADER_BYTES == 0
                 and offset + SLOT_HEADER_BYTES + size <= slab.size):
             self._slab = slab
         else:
-            self._place(slot_tokens * job.token_bytes, slab, options.wants_slots, fetches)
+            self._place(expected, slab, client.options.wants_slots, fetches)
+        return self
 
-    def __del__(self) -> None:
-        plan = self._plan
-        if plan is not None and plan.free is not None:
-            plan.free.append(plan)
+    @property
+    def _offset(self) -> int:
+        return self._slab_offset if self._copy is None else 0
+
+    def _read_head(self) -> Tuple[Any, ...]:
+        self._head = unpack_head(self._plan.head)
+        return self._head
+
+    @property
+    def micro_batches(self) -> int:
+        count: int = (self._head or self._read_head())[3]
+        return count or self._origin.job.micro_batches
+
+    @property
+    def group_ranks(self) -> int:  # type: ignore[override]
+        return self._origin.job.cp
+
+    @property
+    def generation(self) -> int:
+        return self._origin.job.generation
 
     @property
     def documents(self) -> Table:  # type: ignore[override]
@@ -157,9 +208,9 @@ class Batch(Varlen):
         elif size != expected:
             raise impossible("its slot is not as long as its documents")
         elif slab is None:
-            self._copy = bytearray(SLOT_HEADER_BYTES + size)
+            self._copy, self._views = bytearray(SLOT_HEADER_BYTES + size), []
             _GENERATION.pack_into(self._copy, 0, self._slot_generation)
-            self._offset, self._missing = 0, size
+            self._missing = size
             self._plan.place(self._copy)
         else:
             raise impossible("its slot is not within the slab")
@@ -169,6 +220,7 @@ class Batch(Varlen):
         """Its tokens with successors; None without one."""
         memory = self._slab.view if self._slab is not None else self._copy
         if self._seen is None and memory is not None:
+            self._views = self._views or []
             begin = self._offset + SLOT_HEADER_BYTES
             bytes_ = memoryview(memory)[begin:begin + self._slot_bytes].toreadonly()
             if numpy is not None:
@@ -215,8 +267,33 @@ class Batch(Varlen):
             raise InvalidArgument(f"column {column} is none of tokens, labels, positions")
         return gather(self, dtype, out)
 
-    def _gather(self, column: str, result: Any, out: Any) -> Any:
-        """The same in Python."""
+    def _gather(self, column: str, number: int, dtype: Any, out: Any) -> Any:
+        """The same to a new array, of a large batch, without libballast, and where there is something to refuse."""
+        fill, name = self._fill, type_name(dtype) if out is None else ""
+        if fill is not None and out is None:
+            result = self._client._spare.take(self.rows, TYPES[name])
+            if fill(self._pointer, number, py_object(result)) == 0:
+                return result
+        memory = self._slab, self._copy  # stay while C reads, whatever another thread releases
+        self._check()
+        if column != "positions" and column not in self.parts:
+            raise InvalidArgument(f"{column} were not among parts")
+        plan, rows, result = self._plan, self.rows, out
+        if out is None:
+            result = new(rows, name) if numpy is None else self._client._spare.take(rows, TYPES[name])
+        if plan.fill_unlocked is not None and type(result) is ndarray and result.ndim == 1 and len(result) >= rows:
+            try:
+                code = plan.fill_unlocked(plan.pointer, number, ITEM_BYTES[result.dtype], byref(first_byte(result)))
+            except _NOT_FOR_C:
+                code = None
+            if code == 0:
+                return result if len(result) == rows else result[:rows]
+            if code == ESTALE:
+                self._stale()
+        del memory
+        return self._gather_python(column, result, out)
+
+    def _gather_python(self, column: str, result: Any, out: Any) -> Any:
         into = destination(result, self.rows)
         if column == "positions":
             self._plan.gather(column, None, into)
@@ -257,16 +334,16 @@ class Batch(Varlen):
             raise InvalidArgument("this batch has no tokens here: none were among parts, or it is empty")
         view = self._slot[:self.tokens_total]
         if numpy is None:
-            self._views = [*self._views, view]
+            self._views = [*(self._views or ()), view]
         else:
             view = numpy.frombuffer(memoryview(view), view.dtype)  # the base of all that is sliced from it
-            self._views = [*self._views, weakref.ref(view)]
+            self._views = [*(self._views or ()), weakref.ref(view)]
         return view
 
     @property
     def viewed(self) -> bool:
         """Whether a view of it is alive."""
-        return numpy is not None and any(view() is not None for view in self._views)
+        return numpy is not None and any(view() is not None for view in self._views or ())
 
     def release(self) -> None:
         """The batch is no longer needed: its credit brings another."""
@@ -274,7 +351,7 @@ class Batch(Varlen):
         if not self.held or not client._usable:
             self._check()
         try:
-            self.held = False
+            self.held, self._fill = False, None
             if self._views and self.viewed:
                 client._lingering = True
             else:
@@ -285,18 +362,23 @@ class Batch(Varlen):
             client._drop_released()
             raise
 
+    def _end(self) -> None:
+        """It is nobody's any more."""
+        self.held, self._fill = False, None
+
     def _let_go(self) -> None:
         """Its slot is not this batch's any more."""
-        if self._views:
+        self._slab = None
+        if self._views is not None:
             for view in self._views if numpy is None else ():
                 view.release()
-            self._views = ()
-        self._slab = self._copy = self._seen = None
+            self._views = self._copy = self._seen = None
 
     def __getstate__(self) -> Dict[str, Any]:
         """What is pickled or copied knows its plan, and is released."""
-        return {**self.__dict__, "_client": None, "_plan": self._plan.copied(), "_slab": None, "_copy": None, "_seen": None,
-                "_views": (), "held": False}
+        self._head = self._head or self._read_head()
+        gone = dict.fromkeys(("_client", "_reader", "_fill", "_pointer", "_slab", "_copy", "_seen", "_views"))
+        return {**self.__dict__, **gone, "_plan": self._plan.copied(), "held": False}
 
     def __enter__(self) -> "Batch":
         return self
@@ -319,5 +401,5 @@ def read(message: Dict[str, Any], job: "Job", rank: int) -> Tuple[Tuple[Any, ...
     if identity is None or len(message["plan_digest"]) != 16:
         raise impossible("id, plan, sharding or digest is missing")
     plan = Plan(message["plan"], job.tokens_max, job.cp, rank)
-    return (identity["step"], identity["dp"], identity["index"], *(message[name] for name in _HEAD), 0, 0, 0, plan.tokens,
+    return (identity["step"], identity["dp"], identity["index"], *(message[name] for name in _HEAD), 0, 0, plan.tokens,
             plan.slot_tokens, plan.layout, plan.exchange, plan.rows, plan.pad_rows), plan

@@ -54,14 +54,19 @@ class Channel:
         self._broken: Optional[Error] = None
 
     def close(self) -> None:
-        self.direct = None
+        self._end_direct()
         self.socket.close()
+
+    def _end_direct(self) -> None:
+        direct, self.direct = self.direct, None
+        if direct is not None:
+            direct.leave()
 
     def fileno(self) -> int:
         return self.socket.fileno()
 
     def lose(self, error: Error) -> Error:
-        self.direct = None
+        self._end_direct()
         self._broken = self._broken or error
         return error
 
@@ -175,6 +180,8 @@ class Channel:
 
     def _take(self, stream: int, deadline: Deadline) -> Optional[Frame]:
         """The next frame of one stream; None when the deadline passed."""
+        if self.direct is not None:
+            self.direct.leave()
         frame = self._take_kept(stream) if self.kept else None
         while frame is None:
             if self._broken is not None and self.begin == self.end:
@@ -258,7 +265,8 @@ class Channel:
     def stream_drop(self) -> None:
         """Forgets the open stream, if any: what comes of it is dropped."""
         self._forget(self.stream)
-        self.stream, self.direct = 0, None
+        self.stream = 0
+        self._end_direct()
 
     def stream_next(self, deadline: Deadline) -> Optional[bytes]:
         """The next message, as it came; None when the deadline passed. The end of the stream is raised."""
@@ -268,7 +276,8 @@ class Channel:
                 return None
             kind, flags, data = frame
             if kind == _TYPE_RESPONSE:
-                self.stream, self.direct = 0, None
+                self.stream = 0
+                self._end_direct()
                 self._payload(data)
                 raise Disconnected("the daemon ended the stream")
             if not flags & _NO_DATA:

@@ -8,22 +8,27 @@ never sends more than fits.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import sys
 import time
+import warnings
 import weakref
+from threading import get_ident
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union)
 
 from . import messages, native
-from .batch import Batch
+from .batch import Batch, Origin, create
 from .batch import read as read_batch
+from .columns import Spare
 from .deadline import Deadline, after
 from .dial import Credentials
 from .dial import credentials as make_credentials
-from .errors import (Disagreement, Error, FailedPrecondition, Forked, InvalidArgument, ProtocolError,
+from .errors import (Busy, Disagreement, Error, FailedPrecondition, Forked, InvalidArgument, ProtocolError,
                      Stale)
-from .link import READY, SERVICE, Job, Link, Options
+from .link import DOWN, READY, SERVICE, Job, Link, Options
+from .native import PLAIN
 from .version import __version__
 from .wire import Schema, decode, encode
 
@@ -176,13 +181,26 @@ class Client:
                      What map raises ends the connect
 
     When the daemon goes away the client reconnects by itself and goes on at exactly the next batch. It
-    belongs to one thread at a time and to the process that opened it; a forked child gets Forked and opens
-    its own. What is pickled is the options: a spawned process gets a client that connects when first used.
+    belongs to one thread at a time, another gets Busy, and to the process that opened it; a forked child gets
+    Forked and opens its own. Its rank is taken until `close`; what is dropped without is closed with a
+    ResourceWarning, maybe late. What is pickled is the options: a spawned process gets a client that connects
+    when first used.
     """
+
+    _closed = True  # until _init
 
     def __init__(self, socket: Optional[str] = None, **options: Any):
         self._init(make_options(socket, **options))
-        self._connect(None)
+        try:
+            self._connect(None)
+        except BaseException:
+            self.close()
+            raise
+
+    def __del__(self) -> None:
+        if not self._closed and self._usable and self._link.state != DOWN:
+            warnings.warn(f"unclosed {self!r}: its rank was taken until now", ResourceWarning, source=self)
+            self.close()
 
     def _init(self, options: Options) -> None:
         self.options = options
@@ -190,6 +208,7 @@ class Client:
         self._pid = os.getpid()
         self._link = Link(options)
         self._reader: Optional[native.Reader] = None  # of the stream, with libballast
+        self._origin: Optional[Origin] = None  # of its batches
         self._stream_connection = -1  # number of the connection that the stream is open on
         self._generation: Optional[int] = None  # that this rank is of
         self._at = options.start  # position: the next batch, or, at micro_batches, the end of the step
@@ -203,6 +222,8 @@ class Client:
         self._batches: List[Batch] = []  # held, or with a view that is
         self._lingering = False  # there are some of the second kind
         self._fetching: Optional[Batch] = None  # whose bytes are still to come
+        self._spare = Spare(3 * min(options.credits, 4))  # for columns that are asked for without `out`
+        self._inside = 0  # the thread that is in a call that reads from the connection
         self._closed = False
         self._usable = True  # not closed, and in the process that opened it
         _clients.add(self)
@@ -220,7 +241,7 @@ class Client:
         """Gives back everything; views stay readable, but nothing says whether they are overwritten.
         Nothing is committed or waited for."""
         for batch in self._batches:
-            batch.held = False
+            batch._end()
         self._batches = []
         self._link.close()
         self._closed, self._usable = True, False
@@ -281,8 +302,9 @@ class Client:
         channel.stream_open(SERVICE, "Stream")
         self._send({"credits": self.options.credits - self._held(), "from": begin, "reports_waits": True})
         self._stream_connection = self._link.connections
+        self._origin = Origin(job, self._link.connections, self.options.parts, self.options.cp)
         if self.library is not None:
-            self._reader = native.Reader(self.library, channel, job, self.options.cp, self._link.slab)
+            self._reader = native.Reader(self.library, channel, self._origin, self.options.dp, self._link.slab)
             channel.direct = None if channel.sealed else self._reader
 
     def _send(self, request: Dict[str, Any]) -> None:
@@ -347,12 +369,14 @@ class Client:
         """Of what native.Reader found, or _decode_batch; None when its bytes are still to come."""
         link, job = self._link, self._link.job
         assert job is not None
-        if ((head[0], head[2]) != self._at or head[1] != self.options.dp or head[2] >= (head[3] or job.micro_batches)
+        step, dp, index, micro_batches = head[:4]
+        if ((step, index) != self._at or dp != self.options.dp or index >= (micro_batches or job.micro_batches)
                 or len(self._batches) >= self.options.credits):
-            self._check_place(*head[:4])
+            self._check_place(step, dp, index, micro_batches)
         if isinstance(plan, Error):
             raise plan
-        batch = Batch(self, head, plan, pool, job, link.slab, link.fetches)
+        assert self._origin is not None
+        batch = Batch.judged(self, self._origin, head, plan, pool, link.slab, link.fetches)
         if batch.plan_digest != self._digest:
             self._check_digest(batch.plan_digest)
         if batch._missing > 0:
@@ -364,6 +388,25 @@ class Client:
         if batch._payload_hash:
             batch._verify()
         return self._give(batch)
+
+    def _take_plain(self, reader: native.Reader) -> Optional[Batch]:
+        """What is there if it is a batch as nearly all are, by the shortest way; the reader keeps what is anything else."""
+        plan = reader.plan()
+        code = reader.take(plan.pointer, reader.pointer)
+        batches, waits, credits, at = self._batches, self._waits, self.options.credits, self._at
+        if code == PLAIN and len(batches) < credits:
+            assert at is not None
+            step, index = at
+            batch = create(Batch)._begin(self, reader.origin, plan, step, index, self._link.slab, reader)
+            batches.append(batch)
+            self._at = step, index + 1
+            if len(waits) < credits:
+                waits.append(int(self._waited * 1e9))
+            if self._waited:
+                batch.waited, self._waited = self._waited, 0.0
+            return batch
+        reader.taken = plan, code
+        return None
 
     def _check_place(self, step: int, dp: int, index: int, micro_batches: int) -> None:
         assert self._link.job is not None
@@ -476,10 +519,20 @@ class Client:
             self._enter()
         if self._ended is not None:
             return self._ended
+        me = get_ident()
+        if self._inside and self._inside != me:
+            raise self._busy()
         at, micro_batches, digest = self._at, self._micro_batches, self._digest
         try:
+            self._inside = me
             if self._lingering:
                 self._sweep()
+            reader = self._reader
+            if reader is not None and reader.ready:
+                event = self._take_plain(reader)
+                if event is not None:
+                    self._inside = 0
+                    return event
             event = self._wait(0.0)  # what is there already costs no waiting
             if event is None:
                 self._check_credits()
@@ -491,16 +544,36 @@ class Client:
                     event.waited = self._waited
             if event is not None:
                 self._waited = 0.0
+            self._inside = 0
             return event
         except Error:
+            self._inside = 0
             raise
         except BaseException:  # KeyboardInterrupt, anywhere: what was taken is not the caller's, and comes again
             for batch in self._batches:
                 if at is None or (batch.step, batch.index) >= at:
-                    batch.held = False
+                    batch._end()
             self._drop_released()
             self._at, self._micro_batches, self._digest, self._ended = at, micro_batches, digest, None
+            self._inside = 0
             raise
+
+    def _busy(self) -> Error:
+        return Busy(f"thread {self._inside} is in a call of this client, which belongs to one thread at a time: hand it "
+                    "on with a lock, or let one thread take batches for all")
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Around a call that reads from the connection."""
+        self._enter()
+        me = get_ident()
+        if self._inside and self._inside != me:
+            raise self._busy()
+        try:
+            self._inside = me
+            yield
+        finally:
+            self._inside = 0
 
     def _wait_longer(self, deadline: Deadline) -> Optional[Event]:
         began = time.monotonic()
@@ -568,14 +641,14 @@ class Client:
     def _give_back(self, batch: Batch) -> None:
         self._batches.remove(batch)
         batch._let_go()
-        reader, waits = self._reader, self._waits
-        known = batch.connection == self._link.connections
+        reader, waits = batch._reader, self._waits
         try:
-            if known and reader is not None and len(waits) == 1 and reader.release(batch._plan, waits[0]):
-                self._waits = []
+            if reader is not None and reader is self._reader and len(waits) == 1 and reader.release(batch._plan, waits[0]):
+                waits.clear()
             elif self._streaming():  # else the next stream is opened with this credit, and knows nothing of the batch
                 self._waits = []
                 assert self._link.channel is not None
+                known = batch.connection == self._link.connections
                 self._link.channel.stream_send(messages.released(
                     (batch.step, batch.dp, batch.index) if known else None, waits))
         except Error as error:
@@ -593,21 +666,23 @@ class Client:
 
     def commit(self, step: int, measured: Iterable[Measured] = ()) -> None:
         """The optimizer step is done; durable when this returns. Repeated over reconnects until answered;
-        committing twice is fine. LimitReached: the daemon's disk is full; the step is noted, and durable
-        once a later commit returns, so training may go on. Stale as for `next`. With `measured`, one entry
+        committing twice is fine. LimitReached: the daemon's disk is full, or 16 commits of this rank wait for it; the
+        step is durable once a later commit returns, so training may go on. Stale as for `next`. With `measured`, one entry
         for each micro-batch that this rank has a time of, `ballastctl status` shows balance as it was."""
-        self._enter()
-        self._check_views(step)
-        times = [dict(Measured(*one)._asdict()) for one in measured]
+        with self._alone():
+            self._check_views(step)
+            times = [dict(Measured(*one)._asdict()) for one in measured]
+            self._commit({"step": step, "measured": times})
+
+    def _commit(self, request: Dict[str, Any]) -> None:
         while True:
             self._link.advance(None)
             self._check_generation()
             try:
                 assert self._link.channel is not None
-                self._link.channel.unary(SERVICE, "Commit", messages.COMMIT_REQUEST,
-                                         {"step": step, "measured": times}, messages.COMMIT_RESPONSE,
+                self._link.channel.unary(SERVICE, "Commit", messages.COMMIT_REQUEST, request, messages.COMMIT_RESPONSE,
                                          self.options.connect_timeout)
-                self._claim(step + 1)
+                self._claim(request["step"] + 1)
                 self._link.progress()
                 return
             except Stale as error:
@@ -627,18 +702,18 @@ class Client:
 
     def _ask(self, method: str, request: Schema, fields: Dict[str, Any], response: Schema) -> Dict[str, Any]:
         """Asks until it is answered, over reconnects; the daemon may take its time."""
-        self._enter()
-        while True:
-            self._link.advance(None)
-            try:
-                assert self._link.channel is not None
-                answer = self._link.channel.unary(SERVICE, method, request, fields, response, None)
-                self._link.progress()
-                return answer
-            except Error as error:
-                if not self._link.lost(error):
-                    raise
-                self._link.lose(error)
+        with self._alone():
+            while True:
+                self._link.advance(None)
+                try:
+                    assert self._link.channel is not None
+                    answer = self._link.channel.unary(SERVICE, method, request, fields, response, None)
+                    self._link.progress()
+                    return answer
+                except Error as error:
+                    if not self._link.lost(error):
+                        raise
+                    self._link.lose(error)
 
     def _placed(self, answer: Dict[str, Any]) -> None:
         """The rank stands at another step of another generation: no stream is open there yet, and what is
@@ -732,6 +807,8 @@ def _after_fork() -> None:
     """The child's copies of the sockets would keep its parent's rank alive after the parent is gone."""
     for client in list(_clients):
         client._usable = False
+        for batch in client._batches:
+            batch._fill = None
         client._link.drop()
 
 

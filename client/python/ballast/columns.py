@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections import deque
 from collections.abc import Sequence
-from typing import Any, Callable, Dict, Type
+from sys import getrefcount
+from typing import Any, Callable, Deque, Dict, Type
 
 try:
     import numpy
 except ImportError:  # the standard library will do
     numpy = None  # type: ignore[assignment]
+
+
+SPARE_BYTES_MIN = 1 << 17  # malloc asks the system for more than this
 
 
 def each(operation: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
@@ -62,6 +67,43 @@ def most(column: Any) -> int:
 
 def ends(column: Any, length: Any) -> Any:
     return each(operator.add, column, length)
+
+
+def _references() -> int:
+    one = deque([object()])
+    taken = one.popleft()
+    one.append(taken)
+    return getrefcount(taken)
+
+
+UNUSED = _references()  # what getrefcount says of what is taken from the left of a deque, put back and had by nobody else
+
+
+class Spare:
+    """Large arrays, to be given out again when nothing has them or a part of them any more: the system takes longer
+    to clear new memory than a gather takes to fill it. Not more than `count` of a type are kept."""
+
+    def __init__(self, count: int):
+        self._count = count
+        self._rows = 0  # of the longest that was asked for
+        self._arrays: Dict[Any, Deque[Any]] = {}
+
+    def take(self, rows: int, dtype: Any) -> Any:
+        """An array of `rows` elements, whatever is in them."""
+        if rows * dtype.itemsize < SPARE_BYTES_MIN:
+            return numpy.empty(rows, dtype)
+        arrays = self._arrays.setdefault(dtype, deque())
+        for _ in range(len(arrays)):
+            array = arrays.popleft()
+            arrays.append(array)
+            if getrefcount(array) == UNUSED and len(array) >= rows:
+                return array[:rows]
+        self._rows = max(self._rows, rows)
+        array = numpy.empty(self._rows, dtype)
+        if len(arrays) >= self._count:
+            arrays.popleft()
+        arrays.append(array)
+        return array[:rows]
 
 
 class Table(Sequence):  # type: ignore[type-arg]

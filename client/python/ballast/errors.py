@@ -55,7 +55,8 @@ class PermissionDenied(Error):
 
 
 class LimitReached(Error):
-    """A commit while the daemon's disk is full: noted, and durable once a later commit is."""
+    """A commit that is noted and not durable: the daemon's disk is full, or too many of this rank's are under
+    way; durable once a later commit is."""
 
     status, wire, errno, exit_code = "RESOURCE_EXHAUSTED", 8, _errno.ENOBUFS, 1
     sentence = "a limit is reached"
@@ -111,6 +112,10 @@ class Disconnected(Unavailable):
 
 class NoSocket(Unavailable):
     """There is no socket at this path."""
+
+
+class Busy(InvalidArgument):
+    """A client was used by a thread while another was in a call of it."""
 
 
 class Forked(InvalidArgument):

@@ -23,6 +23,8 @@ TYPES = {"int32": "i", "int64": "q"}
 
 def type_name(dtype: Any) -> str:
     """"int32" or "int64", of a name or of numpy's or torch's type."""
+    if type(dtype) is str and dtype in TYPES:
+        return dtype
     name = getattr(dtype, "__name__", None) or str(dtype)
     name = name.rpartition(".")[2]
     if name not in TYPES:
@@ -30,10 +32,8 @@ def type_name(dtype: Any) -> str:
     return name
 
 
-def new(rows: int, dtype: Any) -> Any:
-    name = type_name(dtype)
-    if numpy is not None:
-        return numpy.empty(rows, name)
+def new(rows: int, name: str) -> Any:
+    """Without numpy."""
     return array.array(TYPES[name], bytes(rows * array.array(TYPES[name]).itemsize))
 
 

@@ -105,7 +105,7 @@ def _read_shards(ranks: List[Dict[str, Any]], fragments: Dict[str, Any], lengths
 class Plan:
     """documents, shards; tokens, and slot_tokens with successors; layout, exchange."""
 
-    pointer = fill = free = None  # of libballast, which does not know it
+    pointer = fill = fill_unlocked = None  # of libballast, which does not know it
 
     def __init__(self, message: bytes, tokens_max: int, group_ranks: int, rank: int):
         plan = decode(messages.MICRO_BATCH, message)
