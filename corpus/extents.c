@@ -189,7 +189,8 @@ static void extent_map(struct extents *extents) {
     struct read_extent *extent = extent_opened(extents);
     uint64_t bytes = volume_offset(extents->volume, extents->end) - extent->offset;
     uint64_t wanted = bytes - extents->skipped_open;
-    extent->mapped = wanted >= EXTENT_MAPPED_BYTES_MIN && wanted >= bytes / EXTENT_MAPPED_SHARE;
+    extent->mapped = extents->iovecs_open >= EXTENT_MAPPED_IOVECS_MIN &&
+                     wanted >= EXTENT_MAPPED_BYTES_MIN && wanted >= bytes / EXTENT_MAPPED_SHARE;
     if (extent->mapped) {
         extents->read_bytes -= extents->skipped_open;
     } else {

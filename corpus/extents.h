@@ -20,11 +20,12 @@
 #define EXTENT_GAP_BYTES_MAX_DIRECT 16384u
 
 /* An extent that is in the page cache is taken from a mapping, whatever its gaps up to this, if it
- * has so many wanted bytes and one in so many is: a mapping costs as much as the reads of five
- * documents and, for every 64 KB, of another. */
+ * goes to so many places, has so many wanted bytes, and one in so many is: a mapping costs as much
+ * as some reads, and what is not dealt out is read as fast. */
 #define EXTENT_GAP_BYTES_MAX_MAPPED 65536u
-#define EXTENT_MAPPED_BYTES_MIN     32768u
-#define EXTENT_MAPPED_SHARE         8u
+#define EXTENT_MAPPED_IOVECS_MIN    16u
+#define EXTENT_MAPPED_BYTES_MIN     65536u
+#define EXTENT_MAPPED_SHARE         4u
 
 /* How much of what is wanted is in the page cache. */
 enum cached { CACHED_NONE, CACHED_PARTLY, CACHED_ALL };

@@ -511,11 +511,11 @@ static void a_failed_read_names_document_and_error(void **state) {
 #define WIDE      2048u /* tokens of a document, 4 KB */
 #define WIDE_MANY 600u
 
-/* Every `nth` document of WIDE_MANY, 2.4 MB in all. */
+/* Every `nth` document of WIDE_MANY, 2.4 MB in all, backwards, so that each has its own place. */
 static uint32_t every_nth(const struct tokens_world *world, uint32_t nth, struct document *parts) {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < WIDE_MANY; i += nth) {
-        parts[count++] = tokens_world_part(world, 0, i, 0, WIDE);
+    for (uint32_t i = WIDE_MANY; i >= nth; i -= nth) {
+        parts[count++] = tokens_world_part(world, 0, i - nth, 0, WIDE);
     }
     return count;
 }
@@ -534,7 +534,7 @@ static void a_mapping_passes_over_wide_gaps_where_enough_is_wanted(void **state)
     static struct document parts[WIDE_MANY];
     static const struct {
         uint32_t nth, extents, mapped;
-    } cases[] = {{1, 3, 3}, {2, 3, 3}, {4, 3, 3}, {5, 3, 3}, {12, 50, 0}};
+    } cases[] = {{1, 3, 3}, {2, 3, 3}, {4, 3, 3}, {5, 120, 0}, {12, 50, 0}};
     struct tokens_job job = {0};
     struct tokens_target target;
     uint16_t *payload = malloc(2 * WIDE * WIDE_MANY), *expected = malloc(2 * WIDE * WIDE_MANY);
@@ -580,7 +580,8 @@ static void a_mapped_file_that_became_shorter_is_refused_at_its_new_end(void **s
     tokens_world_path(world, 0, prefix);
     snprintf(path, sizeof path, "%s.bin", prefix);
     for (uint32_t i = 0; i < WIDE_MANY; i++) {
-        parts[i / (WIDE_MANY / 2)][i % (WIDE_MANY / 2)] = tokens_world_part(world, 0, i, 0, WIDE);
+        uint32_t half = i / (WIDE_MANY / 2), row = WIDE_MANY / 2 - 1 - i % (WIDE_MANY / 2);
+        parts[half][row] = tokens_world_part(world, 0, i, 0, WIDE);
     }
     (void)catalog_read_mapped(world->catalog);
     for (uint32_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
