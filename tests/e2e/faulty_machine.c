@@ -2,8 +2,9 @@
  * tokens, by preadv or io_uring (faulty_ring.c), that fail or hang, and a wall clock that is wrong,
  * as the files `sync` (exists), `stuck` (exists), `read` (errno, how many reads, end of the file's
  * name), `hang` (end of the file's name) and `clock` (seconds) in $BALLAST_TEST_MACHINE say at each
- * call. Offsets of reads that failed are noted in `failed`. CLOCK_MONOTONIC stays right, as
- * it does on a machine whose clock is set. */
+ * call. Offsets of reads that failed are noted in `failed`. A file whose reads are to fail has
+ * mappings without pages, whoever touches one gets a SIGBUS; where these begin is noted in
+ * `unmapped`. CLOCK_MONOTONIC stays right, as it does on a machine whose clock is set. */
 #include "faulty_machine.h"
 
 #include <errno.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
@@ -64,23 +66,75 @@ static void machine_hang(int fd) {
     }
 }
 
-/* Without the file it begins anew. */
-int machine_read_fault(int fd, off_t offset) {
+static void machine_note(const char *name, off_t offset) {
+    int log = machine_open(name, O_WRONLY | O_CREAT | O_APPEND);
+    (void)dprintf(log, "%lld\n", (long long)offset);
+    (void)close(log);
+}
+
+/* The errno that reads of this file are to fail with, and how many. Without the file `read` it
+ * begins anew. */
+static int machine_code(int fd, int *most) {
     char text[128], name[64] = "";
-    int found, code = 0, most = 0;
-    machine_hang(fd);
+    int found, code = 0;
     machine_text("read", text, &found);
-    if (sscanf(text, "%d %d %63s", &code, &most, name) != 3) {
+    if (sscanf(text, "%d %d %63s", &code, most, name) != 3) {
         atomic_store(&reads_failed, 0);
         return 0;
     }
-    if (!machine_is(fd, name) || atomic_fetch_add(&reads_failed, 1) >= most) {
+    return machine_is(fd, name) ? code : 0;
+}
+
+int machine_read_fault(int fd, off_t offset) {
+    int most = 0;
+    machine_hang(fd);
+    int code = machine_code(fd, &most);
+    if (code == 0 || atomic_fetch_add(&reads_failed, 1) >= most) {
         return 0;
     }
-    int log = machine_open("failed", O_WRONLY | O_CREAT | O_APPEND);
-    (void)dprintf(log, "%lld\n", (long long)offset);
-    (void)close(log);
+    machine_note("failed", offset);
     return code;
+}
+
+/* Of an empty file, where what is asked for is one that storage does not deliver. */
+static void *machine_map(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) {
+    int most = 0, empty = -1;
+    if (fd >= 0 && (flags & MAP_SHARED) != 0 && protection == PROT_READ) {
+        machine_hang(fd);
+        if (machine_code(fd, &most) != 0) {
+            machine_note("unmapped", offset);
+            empty = memfd_create("empty", MFD_CLOEXEC);
+        }
+    }
+    long mapped = syscall(SYS_mmap, at, bytes, protection, flags, empty < 0 ? fd : empty,
+                          empty < 0 ? offset : 0);
+    if (empty >= 0) {
+        (void)close(empty);
+    }
+    return (void *)mapped;
+}
+
+void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) {
+    return machine_map(at, bytes, protection, flags, fd, offset);
+}
+
+void *mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) {
+    return machine_map(at, bytes, protection, flags, fd, offset);
+}
+
+/* Where reads are to fail, pages cannot be asked for either, as before Linux 5.14: what has none is
+ * found out by touching it. */
+int madvise(void *at, size_t bytes, int advice) {
+    char text[128];
+    int faulty = 0;
+    if (advice == MADV_POPULATE_READ) {
+        machine_text("read", text, &faulty);
+    }
+    if (faulty) {
+        errno = EINVAL;
+        return -1;
+    }
+    return (int)syscall(SYS_madvise, at, bytes, advice);
 }
 
 ssize_t preadv(int fd, const struct iovec *iovecs, int count, off_t offset) {

@@ -9,15 +9,18 @@ import itertools
 import os
 import platform
 import resource
+import shutil
 import subprocess
 import sys
 import time
+
+import numpy
 
 from faults import small_world
 from machine import faulty_machine, write
 from metrics import monitored, scrape, total
 from service import log
-from world import ROOT, Oracle, Skip, in_order, main, synthetic_documents, write_corpus
+from world import ROOT, Oracle, Skip, World, in_order, main, synthetic_documents, write_corpus
 
 sys.path.insert(0, os.path.join(ROOT, "client/python"))
 import ballast  # noqa: E402
@@ -27,9 +30,9 @@ READERS = ("io_uring", "pread")
 SLAB_KB = 256  # a little less than small_world's
 
 
-def failures(folder):
-    """{offset: how often reading there failed}."""
-    path = os.path.join(folder, "failed")
+def failures(folder, name="failed"):
+    """{offset: how often reading there failed, or a mapping from there on had nothing}."""
+    path = os.path.join(folder, name)
     with open(path) as f:
         return collections.Counter(int(line) for line in f)
 
@@ -144,6 +147,82 @@ def test_through_the_page_cache_past_it_or_as_it_comes_the_bytes_are_the_same():
             given = content(served(world, steps))
             assert len(given) == 2 * steps and given == (right or given)
             right = given
+            world.stop()
+
+
+def mapped_world(**sections):
+    """Of any micro-batch every second document of a stretch of the file, in the page cache: each extent is mapped."""
+    world = World()
+    prefix = os.path.join(world.dir, "d")
+    rng = numpy.random.default_rng(6)
+    write_corpus(prefix, [rng.integers(0, 50000, rng.integers(1000, 4000)) for _ in range(2000)])
+    world.config([("d", prefix, 1)], {"corpus": {"shuffle": "none"}, "plan": {"window": 65536, "micro_batches": 2},
+                                      **sections})
+    return world
+
+
+def fail(world, times=EVER):
+    """Reads of the file, and whatever is touched of it in a mapping, from now on."""
+    write(os.path.join(world.dir, "machine"), "read", f"{errno.EIO} {times} /d.bin")
+
+
+def test_what_is_taken_from_mappings_is_what_reads_give():
+    """And what is read because mappings had nothing."""
+    right = None
+    for mapped, backend, times in (("off", "pread", 0), ("auto", "pread", 0), ("auto", "io_uring", 0),
+                                   ("auto", "pread", 2), ("auto", "io_uring", 2)):
+        with mapped_world(reader={"mapped": mapped, "backend": backend}) as world:
+            with faulty_machine(world) as folder:
+                if times > 0:
+                    fail(world, times)
+                world.start()
+            if mapped == "auto" and "mapped=0" in log(world):
+                raise Skip("the temporary folder is on a file system whose files are not mapped")
+            assert f"mapped={0 if mapped == 'off' else 1}" in log(world), log(world)
+            given = content(served(world))
+            assert len(given) == 40 and given == (right or given)
+            assert times == 0 or sum(failures(folder).values()) == times and failures(folder, "unmapped")
+            right = given
+            world.stop()
+
+
+def cut_off_and_on_again(world):
+    path = os.path.join(world.dir, "d.bin")
+    size = os.path.getsize(path)
+    for at in range(0, size, size // 100):
+        os.truncate(path, at)
+        os.truncate(path, size)
+
+
+def replace(world):
+    path = os.path.join(world.dir, "d.bin")
+    shutil.copyfile(path, path + ".new")
+    os.rename(path + ".new", path)
+
+
+def test_a_mapped_file_that_is_lost_is_told_with_its_place_and_no_wrong_token_is_given():
+    """Cut off between its pages being mapped and copied, replaced, and on storage that delivers nothing any more."""
+    with mapped_world() as world:
+        world.start()
+        right = {(line["step"], line["index"]): line for line in content(served(world, 100))}
+        world.stop()
+    for lose, backend in itertools.product((cut_off_and_on_again, replace, fail), READERS):
+        with mapped_world(reader={"backend": backend}) as world:
+            with faulty_machine(world) as folder:
+                world.start()
+            rank = world.rank(0, cp=0, steps=100, think_ms=5)
+            world.wait_for(lambda r=rank: len(r.lines()) > 4, "the rank is served")
+            lose(world)
+            code, text = rank.wait(60)
+            assert code != 0 and world.live("status")["state"] == "serving", (code, text)
+            for word in ("dataset 'd'", "d.bin: byte ", "document ", "restore the file"):
+                assert word in text, (lose, word, text)
+            for line in content(rank.lines()):
+                assert line == right[line["step"], line["index"]]
+            if lose == fail:
+                assert "Input/output error" in text, text
+                assert "mapped=0" in log(world) or failures(folder, "unmapped")
+                assert all(count % 3 == 0 for count in failures_in_the_end(folder, 3).values()), failures(folder)
             world.stop()
 
 
