@@ -136,11 +136,11 @@ static void extent_choose(struct extents *extents) {
     }
 }
 
-/* Where a gap is too wide to be read along, and the place behind it. */
+/* Where an extent is cut if it is not mapped after all. */
 static void extent_note_seam(struct extents *extents, uint64_t gap, uint32_t place) {
     if (extents->mappable && gap > EXTENT_GAP_BYTES_MAX) {
         assert(extents->seam_count < READ_EXTENT_IOVECS_MAX);
-        extents->seams[extents->seam_count++] = (struct extent_seam){extents->iovec_count, place};
+        extents->seams[extents->seam_count++] = place;
     }
 }
 
@@ -156,14 +156,15 @@ static void extent_split(struct extents *extents) {
     const struct read_extent whole = *extent_opened(extents);
     uint64_t from = extents->iovec_count - extents->iovecs_open, end = extents->iovec_count;
     uint64_t offset = whole.offset;
-    uint32_t seam = 0;
+    const uint32_t *place = extents->seams;
     extents->iovec_count = from;
     extents->iovecs_open = 0;
     for (uint64_t i = from; i < end; i++) {
         struct iovec iovec = extents->iovecs[i];
+        bool gap = iovec.iov_base == (uint8_t *)DROPPED;
         offset += iovec.iov_len;
-        if (seam == extents->seam_count || extents->seams[seam].iovec != i) {
-            if (iovec.iov_base == (uint8_t *)DROPPED) {
+        if (!gap || iovec.iov_len <= EXTENT_GAP_BYTES_MAX) {
+            if (gap) {
                 extent_waste(extents, &iovec);
             }
             extents->iovecs[extents->iovec_count++] = iovec;
@@ -176,11 +177,18 @@ static void extent_split(struct extents *extents) {
         }
         extents->extents[extents->count] = whole;
         extents->extents[extents->count].offset = offset;
-        extents->places[extents->count++] = extents->seams[seam++].place;
+        extents->places[extents->count++] = *place++;
         extents->iovecs_open = 0;
         extents->read_bytes -= iovec.iov_len;
     }
     extent_opened(extents)->iovec_count = extents->iovecs_open;
+}
+
+/* A page that a mapping has to wait for is waited for by the whole thread, and read with as many
+ * around it as the disk is set to. */
+static bool extent_is_cached(const struct extents *extents, uint64_t offset, uint64_t bytes) {
+    int found = file_cached(extents->volume->file, offset, bytes);
+    return found > 0 || (found < 0 && extents->cached == CACHED_ALL);
 }
 
 /* Once it is known what the open extent has: what is taken from a mapping passes over what is not
@@ -190,7 +198,8 @@ static void extent_map(struct extents *extents) {
     uint64_t bytes = volume_offset(extents->volume, extents->end) - extent->offset;
     uint64_t wanted = bytes - extents->skipped_open;
     extent->mapped = extents->iovecs_open >= EXTENT_MAPPED_IOVECS_MIN &&
-                     wanted >= EXTENT_MAPPED_BYTES_MIN && wanted >= bytes / EXTENT_MAPPED_SHARE;
+                     wanted >= EXTENT_MAPPED_BYTES_MIN && wanted >= bytes / EXTENT_MAPPED_SHARE &&
+                     extent_is_cached(extents, extent->offset, bytes);
     if (extent->mapped) {
         extents->read_bytes -= extents->skipped_open;
     } else {
@@ -273,7 +282,8 @@ static void extent_open(struct extents *extents, const struct dataset *dataset, 
     extents->undecided = chosen && extents->cached == CACHED_PARTLY;
     extent_bounds(extents, offset);
     extents->mappable = extents->gaps && dataset_volumes(dataset)->mapped && !direct &&
-                        extents->cached == CACHED_ALL && extents->manifest == NULL;
+                        !extents->undecided && extents->cached != CACHED_NONE &&
+                        extents->manifest == NULL;
     extents->skipped_open = 0;
     extents->seam_count = 0;
     extents->gap_max = !extents->gaps      ? 0

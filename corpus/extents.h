@@ -30,11 +30,6 @@
 /* How much of what is wanted is in the page cache. */
 enum cached { CACHED_NONE, CACHED_PARTLY, CACHED_ALL };
 
-struct extent_seam {
-    uint64_t iovec; /* of the gap */
-    uint32_t place; /* behind it */
-};
-
 struct extents {
     struct read_extent *extents; /* check_context is the volume */
     uint32_t *places;            /* the first place with bytes in each extent */
@@ -50,12 +45,12 @@ struct extents {
     enum cached cached; /* of the dataset */
     int code;           /* -ENOMEM: there is none of what was to be had */
     /* The open extent: */
-    const struct volume *volume;     /* of whose dataset; which it does not leave */
-    const struct manifest *manifest; /* it is checked against; NULL: not checked */
-    bool undecided;                  /* whether it is read past the page cache */
-    bool mappable;                   /* may be taken from a mapping */
-    uint64_t skipped_open;           /* bytes of it that are not wanted */
-    struct extent_seam seams[READ_EXTENT_IOVECS_MAX];
+    const struct volume *volume;            /* of whose dataset; which it does not leave */
+    const struct manifest *manifest;        /* it is checked against; NULL: not checked */
+    bool undecided;                         /* whether it is read past the page cache */
+    bool mappable;                          /* may be taken from a mapping */
+    uint64_t skipped_open;                  /* bytes of it that are not wanted */
+    uint32_t seams[READ_EXTENT_IOVECS_MAX]; /* places behind gaps too wide to be read along */
     uint32_t seam_count;
     uint32_t iovecs_open;
     uint64_t gap_max;
@@ -68,8 +63,8 @@ struct extents {
 /* Empties it; memory is kept. Zero it the first time. */
 void extents_begin(struct extents *extents, bool gaps);
 
-/* For what is added next, of datasets that are chosen for (volumes.chosen): CACHED_PARTLY makes it
- * look at each extent, which the kernel must be able to (file_cached). */
+/* For what is added next, of datasets that are chosen for (volumes.chosen) or mapped: whatever is
+ * not CACHED_NONE, it looks at each extent, as far as the kernel can tell (file_cached). */
 void extents_expect(struct extents *extents, enum cached cached);
 
 /* `bytes` bytes at the address `offset` of a dataset go to `to`, for the place of this number;

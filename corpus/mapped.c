@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -61,7 +62,9 @@ static bool mapped_copy(const uint8_t *from, uintptr_t begin, uintptr_t end,
         return false;
     }
     guard = &mine;
+    atomic_signal_fence(memory_order_seq_cst); /* no byte is touched before or behind */
     bulk_scatter(iovecs, count, from);
+    atomic_signal_fence(memory_order_seq_cst);
     guard = NULL;
     return true;
 }

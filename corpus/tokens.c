@@ -227,7 +227,7 @@ static bool dataset_is_converted(const struct tokens_job *job, const struct data
 #define SAMPLES 16u /* of what a job wants of a dataset */
 
 /* How much of what is wanted of a dataset is in the page cache, by a few of its places, which begin
- * with this one. Where the kernel cannot tell of single extents it is all or nothing. */
+ * with this one. Where the kernel cannot tell of extents, less than half of it is nothing. */
 static enum cached tokens_sample(const struct tokens_job *job, const struct dataset *dataset,
                                  uint32_t first) {
     uint32_t end = first, tried = 0, cached = 0;
@@ -244,10 +244,10 @@ static enum cached tokens_sample(const struct tokens_job *job, const struct data
         telling = telling && found >= 0;
         cached += found > 0 || (found < 0 && file_holds(volume->file, offset));
     }
-    if (telling && cached > 0 && cached < tried) {
-        return CACHED_PARTLY;
+    if (cached == tried) {
+        return CACHED_ALL;
     }
-    return 2 * cached >= tried ? CACHED_ALL : CACHED_NONE;
+    return (telling && cached > 0) || 2 * cached >= tried ? CACHED_PARTLY : CACHED_NONE;
 }
 
 static int tokens_find_extents(struct tokens_job *job, bool gaps) {

@@ -1,18 +1,34 @@
 /* From parts to extents and from a file's tokens to a slot's: single cases. Random ones against a
  * reference are in tests/property/corpus_tokens_reference.c. */
 #include "tests/unit/tokens_world.h"
+#include "corpus/files.h"
 #include "corpus/megatron.h"
+#include "corpus/volumes.h"
 
 #include <stdarg.h>
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define MEGABYTE (1u << 20)
+
+static bool is_old; /* the kernel has no cachestat */
+
+long __real_syscall(long number, ...);
+long __wrap_syscall(long number, int fd, void *range, void *pages, unsigned flags);
+long __wrap_syscall(long number, int fd, void *range, void *pages, unsigned flags) {
+    if (is_old) {
+        errno = ENOSYS;
+        return -1;
+    }
+    return __real_syscall(number, fd, range, pages, flags);
+}
 
 static bool refuse_memory;
 
@@ -568,6 +584,55 @@ static void a_mapping_passes_over_wide_gaps_where_enough_is_wanted(void **state)
     free(expected);
 }
 
+/* Leaves the second MB of a file out of the page cache; false: it cannot be driven out. */
+static bool cool(struct tokens_world *world) {
+    struct file *file = dataset_volumes(catalog_dataset(world->catalog, 0))->items->file;
+    static char bytes[MEGABYTE];
+    int fd = open(file_path(file), O_RDONLY);
+    assert_true(fd >= 0 && fsync(fd) == 0);
+    assert_int_equal(posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM), 0); /* nothing is read ahead */
+    assert_int_equal(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+    for (off_t at = 0; at < 2 * WIDE * WIDE_MANY; at += 2 * MEGABYTE) {
+        assert_true(pread(fd, bytes, MEGABYTE, at) > 0);
+    }
+    close(fd);
+    return file_cached(file, MEGABYTE, MEGABYTE) == 0;
+}
+
+/* Where the kernel tells of single extents; else only what is there to the last sample. */
+static void a_mapping_waits_for_no_storage(void **state) {
+    struct tokens_world *world = *state;
+    static struct document parts[WIDE_MANY];
+    static uint16_t payload[WIDE_MANY * WIDE], expected[WIDE_MANY * WIDE];
+    struct tokens_job job = {0};
+    struct tokens_target target;
+    counting_set(world, MEGATRON_U16, WIDE_MANY, WIDE);
+    tokens_world_write(world);
+    if (catalog_read_mapped(world->catalog) == 0 || !cool(world)) {
+        print_message("no mappings here, no cachestat, or nothing leaves the page cache\n");
+        skip();
+    }
+    uint32_t count = every_nth(world, 1, parts);
+    tokens_reference(world, parts, count, 2, expected);
+    for (uint32_t turn = 0; turn < 4; turn++) {
+        assert_true(cool(world));
+        is_old = turn >= 2;
+        assert_int_equal(tokens_prepare_one(&job, world, parts, count, 2, false, payload, &target),
+                         0);
+        assert_int_equal(job.read.extent_count, 3);
+        assert_int_equal(count_mapped(&job.read), is_old ? 0 : 2);
+        assert_false(job.read.extents[1].mapped);
+        memset(payload, 0, sizeof payload);
+        tokens_run_read(world->readers[turn % 2], &job);
+        assert_memory_equal(payload, expected, sizeof payload);
+        assert_int_equal(tokens_prepare_one(&job, world, parts, count, 2, false, payload, &target),
+                         0);
+        assert_int_equal(count_mapped(&job.read), 3);
+        is_old = false;
+    }
+    tokens_job_deinit(&job);
+}
+
 /* In the middle of a page too, where a mapping has zeros; and the slots that do not need it. */
 static void a_mapped_file_that_became_shorter_is_refused_at_its_new_end(void **state) {
     struct tokens_world *world = *state;
@@ -629,6 +694,7 @@ int main(void) {
         TEST(ids_that_no_trainer_can_take_are_refused_with_their_place),
         TEST(a_file_that_became_shorter_is_refused_at_its_new_end),
         TEST(a_mapping_passes_over_wide_gaps_where_enough_is_wanted),
+        TEST(a_mapping_waits_for_no_storage),
         TEST(a_mapped_file_that_became_shorter_is_refused_at_its_new_end),
         TEST(a_failed_read_names_document_and_error),
     };
