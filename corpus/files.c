@@ -22,7 +22,6 @@
 #ifndef __NR_cachestat
 #define __NR_cachestat 451
 #endif
-#define PAGE_BYTES         4096u
 #define FILE_DIRECT_SECTOR 512u
 
 struct cached_range {
@@ -318,7 +317,8 @@ int file_cached(struct file *file, uint64_t offset, uint64_t bytes) {
     long rc = syscall(__NR_cachestat, fd, &range, &pages, 0);
     int code = rc < 0 ? -errno : 0;
     file_release(file);
-    uint64_t all = (offset + bytes + PAGE_BYTES - 1) / PAGE_BYTES - offset / PAGE_BYTES;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t all = (offset + bytes + page - 1) / page - offset / page;
     return code < 0 ? code : pages.cached >= all;
 }
 

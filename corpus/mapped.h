@@ -5,7 +5,7 @@
  * file no longer has, or that its storage cannot deliver, are a SIGBUS to whoever touches them. The
  * copy is guarded against that signal, thread by thread: it ends, and the caller reads instead,
  * which tells what is wrong and where. A SIGBUS from anywhere else goes on to whoever had it
- * before. */
+ * before the first copy; nobody may take it later. */
 #ifndef BALLAST_CORPUS_MAPPED_H
 #define BALLAST_CORPUS_MAPPED_H
 

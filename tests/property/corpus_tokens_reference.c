@@ -123,13 +123,25 @@ static void random_rows(struct document *parts, uint32_t count) {
 }
 
 static bool is_mapped;
+static uint64_t mapped_worlds;
 static uint64_t mapped_count, split_count; /* extents */
 
-static void note_mapped(const struct read_job *read) {
-    for (uint32_t e = 0; e < read->extent_count; e++) {
-        mapped_count += read->extents[e].mapped;
-        split_count += is_mapped && !read->extents[e].mapped;
+/* What is taken from mappings passes over gaps, what is read has memory for them. */
+static bool gaps_are_counted(const struct tokens_job *job) {
+    uint64_t bytes = 0;
+    for (uint32_t e = 0; e < job->read.extent_count; e++) {
+        const struct read_extent *extent = &job->read.extents[e];
+        for (uint32_t i = 0; i < extent->iovec_count; i++) {
+            bool gap = extent->iovecs[i].iov_base == NULL;
+            bytes += gap ? 0 : extent->iovecs[i].iov_len;
+            if (gap && !extent->mapped) {
+                return false;
+            }
+        }
+        mapped_count += extent->mapped;
+        split_count += is_mapped && !extent->mapped;
     }
+    return bytes == job->read_bytes;
 }
 
 static bool job_is_right(struct tokens_world *world, struct tokens_job *job,
@@ -150,7 +162,7 @@ static bool job_is_right(struct tokens_world *world, struct tokens_job *job,
     bool right = is_mapped && !exact
                      ? extents_are_bounded(&job->read)
                      : extents_are_coalesced(&job->read, exact ? 0 : EXTENT_GAP_BYTES_MAX);
-    note_mapped(&job->read);
+    right = right && gaps_are_counted(job);
     if (below(2) == 0) { /* prepared by the reader, into the memory of the job before */
         tokens_job_begin(job, world->catalog, token_bytes, exact, &target);
     }
@@ -175,6 +187,7 @@ static void run_seed(struct tokens_world *world, struct tokens_job *job, uint64_
     }
     tokens_world_write(world);
     is_mapped = below(2) == 0 && catalog_read_mapped(world->catalog) == sets;
+    mapped_worlds += is_mapped;
     for (uint32_t round = 0; round < 4; round++) {
         uint32_t count = random_parts(world, parts);
         if (count > 0) {
@@ -201,7 +214,7 @@ static void a_payload_is_what_reading_token_by_token_gives(void **state) {
     for (uint64_t s = 1; s <= seeds; s++) {
         run_seed(&world, &job, s);
     }
-    if (seeds > 0 && split_count > 0) { /* /tmp is where mappings suit */
+    if (seeds > 0 && mapped_worlds > 0) { /* /tmp is where mappings suit */
         assert_true(mapped_count > 30 && split_count > 30);
     }
     tokens_job_deinit(&job);

@@ -18,16 +18,27 @@
 
 #define MEGABYTE (1u << 20)
 
-static bool is_old; /* the kernel has no cachestat */
+static bool is_old;     /* the kernel has no cachestat */
+static bool is_arm_64k; /* it has larger pages, and all of them in the page cache */
+
+long __real_sysconf(int name);
+long __wrap_sysconf(int name);
+long __wrap_sysconf(int name) {
+    return name == _SC_PAGESIZE && is_arm_64k ? 65536 : __real_sysconf(name);
+}
 
 long __real_syscall(long number, ...);
-long __wrap_syscall(long number, int fd, void *range, void *pages, unsigned flags);
-long __wrap_syscall(long number, int fd, void *range, void *pages, unsigned flags) {
+long __wrap_syscall(long number, int fd, uint64_t *range, uint64_t *cached, unsigned flags);
+long __wrap_syscall(long number, int fd, uint64_t *range, uint64_t *cached, unsigned flags) {
     if (is_old) {
         errno = ENOSYS;
         return -1;
     }
-    return __real_syscall(number, fd, range, pages, flags);
+    if (is_arm_64k) {
+        *cached = (range[0] + range[1] - 1) / 65536 - range[0] / 65536 + 1;
+        return 0;
+    }
+    return __real_syscall(number, fd, range, cached, flags);
 }
 
 static bool refuse_memory;
@@ -633,6 +644,26 @@ static void a_mapping_waits_for_no_storage(void **state) {
     tokens_job_deinit(&job);
 }
 
+static void pages_of_64_kilobytes_are_mapped_as_well(void **state) {
+    struct tokens_world *world = *state;
+    static struct document parts[WIDE_MANY];
+    static uint16_t payload[WIDE_MANY * WIDE], expected[WIDE_MANY * WIDE];
+    struct tokens_job job = {0};
+    struct tokens_target target;
+    counting_set(world, MEGATRON_U16, WIDE_MANY, WIDE);
+    tokens_world_write(world);
+    uint32_t mapped = catalog_read_mapped(world->catalog) == 0 ? 0 : 3;
+    uint32_t count = every_nth(world, 1, parts);
+    tokens_reference(world, parts, count, 2, expected);
+    is_arm_64k = true;
+    assert_int_equal(tokens_prepare_one(&job, world, parts, count, 2, false, payload, &target), 0);
+    assert_int_equal(count_mapped(&job.read), mapped);
+    tokens_run_read(world->readers[0], &job);
+    is_arm_64k = false;
+    assert_memory_equal(payload, expected, sizeof payload);
+    tokens_job_deinit(&job);
+}
+
 /* In the middle of a page too, where a mapping has zeros; and the slots that do not need it. */
 static void a_mapped_file_that_became_shorter_is_refused_at_its_new_end(void **state) {
     struct tokens_world *world = *state;
@@ -695,6 +726,7 @@ int main(void) {
         TEST(a_file_that_became_shorter_is_refused_at_its_new_end),
         TEST(a_mapping_passes_over_wide_gaps_where_enough_is_wanted),
         TEST(a_mapping_waits_for_no_storage),
+        TEST(pages_of_64_kilobytes_are_mapped_as_well),
         TEST(a_mapped_file_that_became_shorter_is_refused_at_its_new_end),
         TEST(a_failed_read_names_document_and_error),
     };
