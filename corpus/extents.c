@@ -4,6 +4,7 @@
 #include "corpus/bulk.h"
 #include "corpus/files.h"
 #include "corpus/manifest.h"
+#include "corpus/mapped.h"
 #include "corpus/volumes.h"
 
 #include <assert.h>
@@ -20,7 +21,14 @@
 /* Where it is when it needs no place. */
 #define DROPPED (UINTPTR_MAX / 2)
 
+struct extents_mapping {
+    struct mapping mapping;
+    const struct volume *volume;
+    struct extents_mapping *next;
+};
+
 void extents_begin(struct extents *extents, bool gaps) {
+    extents_unmap(extents);
     extents->gaps = gaps;
     extents->cached = CACHED_ALL;
     extents->code = 0;
@@ -37,7 +45,20 @@ void extents_expect(struct extents *extents, enum cached cached) {
     extents->cached = cached;
 }
 
+void extents_unmap(struct extents *extents) {
+    for (uint32_t i = 0; extents->mappings != NULL && i < extents->count; i++) {
+        extents->extents[i].mapping = NULL;
+    }
+    while (extents->mappings != NULL) {
+        struct extents_mapping *first = extents->mappings;
+        extents->mappings = first->next;
+        mapping_close(&first->mapping);
+        free(first);
+    }
+}
+
 void extents_deinit(struct extents *extents) {
+    extents_unmap(extents);
     free(extents->extents);
     free(extents->places);
     free(extents->iovecs);
@@ -191,16 +212,44 @@ static bool extent_is_cached(const struct extents *extents, uint64_t offset, uin
     return found > 0 || (found < 0 && extents->cached == CACHED_ALL);
 }
 
+static bool volume_map(const struct volume *volume, struct mapping *mapping) {
+    int fd = file_acquire(volume->file);
+    if (fd < 0) {
+        return false;
+    }
+    bool mapped = mapping_open(fd, mapping);
+    file_release(volume->file);
+    return mapped;
+}
+
+/* Of the open extent's file, for all of the job; NULL: it is not to be had. */
+static const struct mapping *extents_mapping(struct extents *extents) {
+    struct extents_mapping *first = extents->mappings;
+    if (first != NULL && first->volume == extents->volume) {
+        return &first->mapping;
+    }
+    struct extents_mapping *fresh = malloc(sizeof *fresh);
+    if (fresh == NULL || !volume_map(extents->volume, &fresh->mapping)) {
+        free(fresh);
+        return NULL;
+    }
+    fresh->volume = extents->volume;
+    fresh->next = first;
+    extents->mappings = fresh;
+    return &fresh->mapping;
+}
+
 /* Once it is known what the open extent has: what is taken from a mapping passes over what is not
  * wanted, at a small cost. */
 static void extent_map(struct extents *extents) {
     struct read_extent *extent = extent_opened(extents);
     uint64_t bytes = volume_offset(extents->volume, extents->end) - extent->offset;
     uint64_t wanted = bytes - extents->skipped_open;
-    extent->mapped = extents->iovecs_open >= EXTENT_MAPPED_IOVECS_MIN &&
-                     wanted >= EXTENT_MAPPED_BYTES_MIN && wanted >= bytes / EXTENT_MAPPED_SHARE &&
-                     extent_is_cached(extents, extent->offset, bytes);
-    if (extent->mapped) {
+    if (extents->iovecs_open >= EXTENT_MAPPED_IOVECS_MIN && wanted >= EXTENT_MAPPED_BYTES_MIN &&
+        wanted >= bytes / EXTENT_MAPPED_SHARE && extent_is_cached(extents, extent->offset, bytes)) {
+        extent->mapping = extents_mapping(extents);
+    }
+    if (extent->mapping != NULL) {
         extents->read_bytes -= extents->skipped_open;
     } else {
         extent_split(extents);

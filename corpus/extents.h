@@ -30,6 +30,8 @@
 /* How much of what is wanted is in the page cache. */
 enum cached { CACHED_NONE, CACHED_PARTLY, CACHED_ALL };
 
+struct extents_mapping;
+
 struct extents {
     struct read_extent *extents; /* check_context is the volume */
     uint32_t *places;            /* the first place with bytes in each extent */
@@ -41,9 +43,10 @@ struct extents {
     uint64_t iovec_count, iovec_max;
     uint8_t *waste; /* what is read and not wanted */
     uint64_t waste_bytes, waste_max;
-    bool gaps;          /* are read along */
-    enum cached cached; /* of the dataset */
-    int code;           /* -ENOMEM: there is none of what was to be had */
+    struct extents_mapping *mappings; /* of the files that extents are mapped of */
+    bool gaps;                        /* are read along */
+    enum cached cached;               /* of the dataset */
+    int code;                         /* -ENOMEM: there is none of what was to be had */
     /* The open extent: */
     const struct volume *volume;            /* of whose dataset; which it does not leave */
     const struct manifest *manifest;        /* it is checked against; NULL: not checked */
@@ -74,6 +77,9 @@ void extents_add(struct extents *extents, const struct dataset *dataset, uint64_
 
 /* 0: all of them can be read; or -ENOMEM. */
 int extents_finish(struct extents *extents);
+
+/* All extents have been read; any thread. */
+void extents_unmap(struct extents *extents);
 
 void extents_deinit(struct extents *extents); /* of a zeroed one, too */
 

@@ -75,20 +75,35 @@ static bool mapped_reaches(int fd, uint64_t end) {
     return fstat(fd, &info) == 0 && (uint64_t)info.st_size >= end;
 }
 
-bool mapped_scatter(int fd, uint64_t offset, const struct iovec *iovecs, uint32_t count) {
+bool mapping_open(int fd, struct mapping *out) {
+    struct stat info;
+    if (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode) || info.st_size == 0) {
+        return false;
+    }
+    out->bytes = (uint64_t)info.st_size;
+    out->pages = mmap(NULL, out->bytes, PROT_READ, MAP_SHARED, fd, 0);
+    pthread_once(&once, mapped_catch);
+    return out->pages != MAP_FAILED;
+}
+
+void mapping_close(struct mapping *mapping) {
+    (void)munmap(mapping->pages, mapping->bytes);
+}
+
+bool mapping_scatter(const struct mapping *mapping, int fd, uint64_t offset,
+                     const struct iovec *iovecs, uint32_t count) {
     uint64_t skipped = offset % (uint64_t)sysconf(_SC_PAGESIZE), bytes = skipped;
     for (uint32_t i = 0; i < count; i++) {
         bytes += iovecs[i].iov_len;
     }
-    uint8_t *pages = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, (off_t)(offset - skipped));
-    if (pages == MAP_FAILED) {
+    if (offset > mapping->bytes || bytes - skipped > mapping->bytes - offset) {
         return false;
     }
-    pthread_once(&once, mapped_catch);
+    uint8_t *pages = mapping->pages + (offset - skipped);
     bool copied = (madvise(pages, bytes, MADV_POPULATE_READ) == 0 || errno == EINVAL) &&
                   mapped_copy(pages + skipped, (uintptr_t)pages, (uintptr_t)pages + bytes, iovecs,
                               count);
-    (void)munmap(pages, bytes);
+    (void)madvise(pages, bytes, MADV_DONTNEED); /* they are the page cache's, not ours */
     return copied && mapped_reaches(fd, offset - skipped + bytes);
 }
 

@@ -25,6 +25,7 @@
 #define READER_THREADS_COLD    32u
 
 struct file;
+struct mapping;
 
 struct read_extent {
     struct file *file; /* opened for the read; NULL: `fd` is open */
@@ -33,7 +34,9 @@ struct read_extent {
     uint64_t offset;      /* bytes */
     struct iovec *iovecs; /* the job's memory, no empty ones; as they were when it is reaped */
     bool dropped;         /* of several, those without a base are read and thrown away */
-    bool mapped;          /* and has no check: copied from a mapping, if that can be had */
+    /* Of the file; NULL: none. Then it has no check, and is copied from there if all of it can be.
+     */
+    const struct mapping *mapping;
     /* May be NULL, and is without `dropped` where there are several iovecs. Called by a thread of
      * the reader when all is read, with it in one piece and in the processor's cache, before it is
      * where it belongs: 0, or the extent fails with this errno, `done` moved to where. */

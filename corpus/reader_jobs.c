@@ -314,8 +314,8 @@ static bool landing_begin_bounced(struct landing *landing) {
 
 /* Whether the extent is whole already. */
 static bool landing_is_mapped(struct read_extent *extent) {
-    if (!extent->mapped ||
-        !mapped_scatter(extent->fd, extent->offset, extent->iovecs, extent->iovec_count)) {
+    if (extent->mapping == NULL || !mapping_scatter(extent->mapping, extent->fd, extent->offset,
+                                                    extent->iovecs, extent->iovec_count)) {
         return false;
     }
     extent->done = extent_bytes(extent);

@@ -535,7 +535,8 @@ static void target_hash(struct tokens_target *target, uint32_t token_bytes) {
 
 /* On a thread of the reader. Without extents the job could not be prepared. */
 static void tokens_complete(struct read_job *read) {
-    const struct tokens_job *job = (const struct tokens_job *)read;
+    struct tokens_job *job = (struct tokens_job *)read;
+    extents_unmap(&job->extents);
     for (struct tokens_target *target = job->targets; target != NULL; target = target->next) {
         target->hash = 0;
         target->error = (struct error){0};

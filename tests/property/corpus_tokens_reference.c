@@ -134,12 +134,12 @@ static bool gaps_are_counted(const struct tokens_job *job) {
         for (uint32_t i = 0; i < extent->iovec_count; i++) {
             bool gap = extent->iovecs[i].iov_base == NULL;
             bytes += gap ? 0 : extent->iovecs[i].iov_len;
-            if (gap && !extent->mapped) {
+            if (gap && extent->mapping == NULL) {
                 return false;
             }
         }
-        mapped_count += extent->mapped;
-        split_count += is_mapped && !extent->mapped;
+        mapped_count += extent->mapping != NULL;
+        split_count += is_mapped && extent->mapping == NULL;
     }
     return bytes == job->read_bytes;
 }
