@@ -339,8 +339,8 @@ static void rewind_failed(struct rewind *rewind, const struct error *error) {
     case -ERANGE:
         rewind_refuse(rewind, STATUS_OUT_OF_RANGE, error->text);
         break;
-    case -ECANCELED:
-        rewind_refuse(rewind, STATUS_CANCELLED, error->text);
+    case -ECANCELED: /* who asks now came when nobody waited any more */
+        rewind_refuse(rewind, STATUS_UNAVAILABLE, error->text);
         break;
     case -ENOMEM:
         rewind_no_memory(rewind);
