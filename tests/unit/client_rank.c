@@ -310,8 +310,8 @@ static void exit_codes_and_sentences_say_what_was_wrong(void **state) {
     expect_refusal(&fake, 2, "no arguments are taken", "surplus", NULL);
     expect_refusal(&fake, 1, "/nonexistent/log: No such file", "--log", "/nonexistent/log");
     expect_refusal(&fake, 2, "--agree counts its rounds", "--follow", "--agree=here");
-    expect_refusal(&fake, 3, "ballast-rank: waiting for the daemon since ",
-                   "--connect-timeout-ms", "2200");
+    expect_refusal(&fake, 3, "ballast-rank: waiting for the daemon since ", "--connect-timeout-ms",
+                   "2200");
     fake_stop(&fake);
     fake_start(&fake, refuse_the_rank, NULL);
     char errors[128];
