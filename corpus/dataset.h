@@ -4,8 +4,8 @@
  * Opening validates everything that can be validated without reading the tokens (every check is
  * listed in corpus/megatron.h and the other formats' files) and refuses with file, offset and
  * remedy. A sequence is a document. Its tokens lie in one address space, whatever the number of
- * files (corpus/volumes.h). Immutable after open, any thread. Files are read with pread and
- * io_uring, never mapped, so a file that shrinks later is an error of a read and not a signal. */
+ * files (corpus/volumes.h). Immutable after open, any thread. A file that shrinks later is an
+ * error of a read and not a signal, also where it is mapped (corpus/mapped.h). */
 #ifndef BALLAST_CORPUS_DATASET_H
 #define BALLAST_CORPUS_DATASET_H
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define STRIDE       16u /* documents per running total inside a window */
+#define STRIDE       64u /* documents per running total inside a window */
 #define TOTALS       (WINDOW_DOCUMENTS / STRIDE)
 #define LENGTH_BYTES 4u
 #define OFFSET_BYTES 8u
@@ -194,15 +194,10 @@ static void windows_load(struct windows *windows, struct window *window, uint64_
 
 /* Asking */
 
-/* Where a chunk's place is; a division, but for the windows that are resident. */
-static uint64_t windows_index(const struct windows *windows, uint64_t number) {
-    return number < windows->window_count ? number : number % windows->window_count;
-}
-
 static const struct window *windows_take(const struct windows *windows, uint64_t i) {
     struct windows *changed = (struct windows *)windows;
     uint64_t number = i / WINDOW_DOCUMENTS;
-    struct window *window = &changed->windows[windows_index(windows, number)];
+    struct window *window = &changed->windows[number % windows->window_count];
     assert(i < windows->documents);
     if (windows_resident(windows)) {
         return window;
@@ -224,7 +219,7 @@ static uint64_t window_offset(const struct windows *windows, const struct window
                               uint64_t i) {
     size_t at = i % WINDOW_DOCUMENTS;
     if (windows->offsets != NULL) {
-        return windows->offsets[windows_index(windows, window->chunk)].offsets[at];
+        return windows->offsets[window->chunk % windows->window_count].offsets[at];
     }
     uint64_t tokens = window->totals[at / STRIDE];
     for (size_t j = at - at % STRIDE; j < at; j++) {

@@ -256,6 +256,23 @@ def test_a_seek_that_still_waits_when_another_generation_begins_is_told_which():
         world.kill()
 
 
+def test_who_seeks_what_was_just_given_up_is_told_to_try_again_and_gets_there():
+    if not os.path.exists(os.path.join(BIN_ASAN, "ballastd")):
+        raise Skip(f"no sanitizer build in {BIN_ASAN}")
+    with solo() as world:
+        world.start(bin_dir=BIN_ASAN, environment={"BALLAST_FAILPOINTS": "plan_before=delay:1500"})
+        first, second = Caller(world), Raw(world.socket)
+        first.send(b"Seek", b"\x08\x14")  # step 20; the planner is at one of its own meanwhile
+        world.wait_for(lambda: world.live("status")["seeking"], "it is on its way")
+        first.raw.socket.close()
+        time.sleep(0.3)  # more than a tick, in which it is given up: the planner does not know yet
+        codes = [second.call(b"Seek", b"\x08\x14")[0]]
+        while codes[-1] == 14:
+            codes.append(second.call(b"Seek", b"\x08\x14")[0])
+        assert codes[-1] == 0, codes
+        world.kill()
+
+
 def test_a_far_seek_says_how_far_it_is_and_is_given_up_with_its_caller():
     with World() as world:
         prefix = os.path.join(world.dir, "d")

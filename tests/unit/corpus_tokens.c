@@ -547,6 +547,13 @@ static uint32_t every_nth(const struct tokens_world *world, uint32_t nth, struct
     return count;
 }
 
+/* WIDE_MANY documents, and whether they may be mapped here. */
+static bool wide_set(struct tokens_world *world) {
+    counting_set(world, MEGATRON_U16, WIDE_MANY, WIDE);
+    tokens_world_write(world);
+    return catalog_read_mapped(world->catalog) > 0;
+}
+
 static uint32_t count_mapped(const struct read_job *read) {
     uint32_t count = 0;
     for (uint32_t e = 0; e < read->extent_count; e++) {
@@ -566,9 +573,7 @@ static void a_mapping_passes_over_wide_gaps_where_enough_is_wanted(void **state)
     struct tokens_target target;
     uint16_t *payload = malloc(2 * WIDE * WIDE_MANY), *expected = malloc(2 * WIDE * WIDE_MANY);
     assert_true(payload != NULL && expected != NULL);
-    counting_set(world, MEGATRON_U16, WIDE_MANY, WIDE);
-    tokens_world_write(world);
-    if (catalog_read_mapped(world->catalog) == 0) {
+    if (!wide_set(world)) {
         print_message("no mappings here: /tmp is on no file system that they suit\n");
         free(payload);
         free(expected);
@@ -617,9 +622,7 @@ static void a_mapping_waits_for_no_storage(void **state) {
     static uint16_t payload[WIDE_MANY * WIDE], expected[WIDE_MANY * WIDE];
     struct tokens_job job = {0};
     struct tokens_target target;
-    counting_set(world, MEGATRON_U16, WIDE_MANY, WIDE);
-    tokens_world_write(world);
-    if (catalog_read_mapped(world->catalog) == 0 || !cool(world)) {
+    if (!wide_set(world) || !cool(world)) {
         print_message("no mappings here, no cachestat, or nothing leaves the page cache\n");
         skip();
     }
@@ -650,9 +653,7 @@ static void pages_of_64_kilobytes_are_mapped_as_well(void **state) {
     static uint16_t payload[WIDE_MANY * WIDE], expected[WIDE_MANY * WIDE];
     struct tokens_job job = {0};
     struct tokens_target target;
-    counting_set(world, MEGATRON_U16, WIDE_MANY, WIDE);
-    tokens_world_write(world);
-    uint32_t mapped = catalog_read_mapped(world->catalog) == 0 ? 0 : 3;
+    uint32_t mapped = wide_set(world) ? 3 : 0;
     uint32_t count = every_nth(world, 1, parts);
     tokens_reference(world, parts, count, 2, expected);
     is_arm_64k = true;
@@ -671,15 +672,13 @@ static void a_mapped_file_that_became_shorter_is_refused_at_its_new_end(void **s
     static uint16_t payloads[2][WIDE_MANY / 2 * WIDE];
     static const uint32_t ends[] = {2457598, 2457000, 2088960, 1048578, 1048576, 500002};
     char prefix[96], path[128], place[128];
-    counting_set(world, MEGATRON_U16, WIDE_MANY, WIDE);
-    tokens_world_write(world);
+    (void)wide_set(world);
     tokens_world_path(world, 0, prefix);
     snprintf(path, sizeof path, "%s.bin", prefix);
     for (uint32_t i = 0; i < WIDE_MANY; i++) {
         uint32_t half = i / (WIDE_MANY / 2), row = WIDE_MANY / 2 - 1 - i % (WIDE_MANY / 2);
         parts[half][row] = tokens_world_part(world, 0, i, 0, WIDE);
     }
-    (void)catalog_read_mapped(world->catalog);
     for (uint32_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
         struct tokens_job job = {0};
         struct tokens_target targets[2] = {
