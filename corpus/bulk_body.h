@@ -10,7 +10,7 @@
 #define LINE_BYTES   64u
 #define STREAM_LEAST 512u /* less is not worth a detour */
 /* The processor fetches ahead by itself, but stops at every page; past the end nothing happens. */
-#define FETCH_AHEAD 2048u
+#define FETCH_AHEAD 4096u
 
 uint64_t BULK_HASH(const void *bytes, size_t count);
 uint64_t BULK_HASH(const void *bytes, size_t count) {

@@ -2,7 +2,6 @@
 #include "corpus/mapped.h"
 #include "corpus/bulk.h"
 
-#include <errno.h>
 #include <linux/magic.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -14,10 +13,6 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* Linux 5.14; Debian 12's headers know it, older ones do not. */
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#endif
 #ifndef XFS_SUPER_MAGIC
 #define XFS_SUPER_MAGIC 0x58465342
 #endif
@@ -100,11 +95,9 @@ bool mapping_scatter(const struct mapping *mapping, int fd, uint64_t offset,
         return false;
     }
     uint8_t *pages = mapping->pages + (offset - skipped);
-    bool copied = (madvise(pages, bytes, MADV_POPULATE_READ) == 0 || errno == EINVAL) &&
-                  mapped_copy(pages + skipped, (uintptr_t)pages, (uintptr_t)pages + bytes, iovecs,
-                              count);
-    (void)madvise(pages, bytes, MADV_DONTNEED); /* they are the page cache's, not ours */
-    return copied && mapped_reaches(fd, offset - skipped + bytes);
+    return mapped_copy(pages + skipped, (uintptr_t)pages, (uintptr_t)pages + bytes, iovecs,
+                       count) &&
+           mapped_reaches(fd, offset - skipped + bytes);
 }
 
 bool mapped_suits(int fd) {

@@ -122,21 +122,6 @@ void *mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t of
     return machine_map(at, bytes, protection, flags, fd, offset);
 }
 
-/* Where reads are to fail, pages cannot be asked for either, as before Linux 5.14: what has none is
- * found out by touching it. */
-int madvise(void *at, size_t bytes, int advice) {
-    char text[128];
-    int faulty = 0;
-    if (advice == MADV_POPULATE_READ) {
-        machine_text("read", text, &faulty);
-    }
-    if (faulty) {
-        errno = EINVAL;
-        return -1;
-    }
-    return (int)syscall(SYS_madvise, at, bytes, advice);
-}
-
 ssize_t preadv(int fd, const struct iovec *iovecs, int count, off_t offset) {
     int code = machine_read_fault(fd, offset);
     if (code != 0) {

@@ -1,5 +1,5 @@
 /* What a mapping gives is what a read gives, or nothing: of files that become shorter before, while
- * and after they are mapped. madvise is this file's, to be there at the right moment. */
+ * and after they are mapped. */
 #include "corpus/mapped.h"
 #include "corpus/thread.h"
 #include "tests/unit/corpus_files.h"
@@ -8,7 +8,6 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -22,33 +21,21 @@
 #define FILE_BYTES 1000000u
 #define PIECES     200u
 
-int __real_madvise(void *address, size_t bytes, int advice);
-int __wrap_madvise(void *address, size_t bytes, int advice);
-
-static _Thread_local int shorten_fd = -1; /* once the pages are there */
-static _Thread_local uint64_t shorten_to;
-static bool is_old; /* the kernel does not know the advice */
-
-int __wrap_madvise(void *address, size_t bytes, int advice) {
-    int rc = is_old ? -1 : __real_madvise(address, bytes, advice);
-    errno = is_old ? EINVAL : errno;
-    if (shorten_fd >= 0 && advice == MADV_POPULATE_READ) {
-        int code = errno;
-        assert_int_equal(ftruncate(shorten_fd, (off_t)shorten_to), 0);
-        errno = code;
-    }
-    return rc;
-}
-
-/* As a job of one extent. */
-static bool take(int fd, uint64_t offset, const struct iovec *iovecs, uint32_t count) {
+/* As a job of one extent, of a file that is cut off once it is mapped. */
+static bool take_cut_off(int fd, uint64_t offset, const struct iovec *iovecs, uint32_t count,
+                         uint64_t end) {
     struct mapping mapping;
     if (!mapping_open(fd, &mapping)) {
         return false;
     }
-    bool taken = mapping_scatter(&mapping, fd, offset, iovecs, count);
+    bool taken = (end >= FILE_BYTES || ftruncate(fd, (off_t)end) == 0) &&
+                 mapping_scatter(&mapping, fd, offset, iovecs, count);
     mapping_close(&mapping);
     return taken;
+}
+
+static bool take(int fd, uint64_t offset, const struct iovec *iovecs, uint32_t count) {
+    return take_cut_off(fd, offset, iovecs, count, FILE_BYTES);
 }
 
 struct world {
@@ -140,14 +127,12 @@ static void all_pieces_come_and_gaps_are_passed_over(void **state) {
     struct world *world = *state;
     guard_again(world);
     for (uint32_t turn = 0; turn < 600; turn++) {
-        is_old = turn % 3 == 0;
         uint32_t longest = 1 + below(turn % 2 == 0 ? 20000 : 600);
         uint64_t offset = below(FILE_BYTES);
         uint32_t count = deal(world, offset, longest);
         assert_true(take(world->fd, offset, world->iovecs, count));
         assert_memory_equal(world->memory, world->expected, FILE_BYTES);
     }
-    is_old = false;
 }
 
 /* Also where the last page is there, with zeros behind the file's end and no signal. */
@@ -156,22 +141,18 @@ static void what_a_file_no_longer_has_is_not_taken(void **state) {
     static const uint32_t ends[] = {0, 1, 8191, 8192, 8193, 409600, 700000, FILE_BYTES - 1};
     struct iovec iovec = {world->memory, 0};
     guard_again(world);
-    for (uint32_t old = 0; old < 2; old++) {
-        for (uint32_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
-            is_old = old == 1;
-            world_restore(world);
-            assert_int_equal(ftruncate(world->fd, ends[i]), 0);
-            iovec.iov_len = FILE_BYTES;
-            assert_false(take(world->fd, 0, &iovec, 1));
-            iovec.iov_len = (size_t)ends[i] + 1;
-            assert_false(take(world->fd, 0, &iovec, 1));
-            iovec.iov_len = 1;
-            assert_false(take(world->fd, ends[i], &iovec, 1));
-            iovec.iov_len = ends[i];
-            assert_true(ends[i] == 0 || take(world->fd, 0, &iovec, 1));
-        }
+    for (uint32_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        world_restore(world);
+        assert_int_equal(ftruncate(world->fd, ends[i]), 0);
+        iovec.iov_len = FILE_BYTES;
+        assert_false(take(world->fd, 0, &iovec, 1));
+        iovec.iov_len = (size_t)ends[i] + 1;
+        assert_false(take(world->fd, 0, &iovec, 1));
+        iovec.iov_len = 1;
+        assert_false(take(world->fd, ends[i], &iovec, 1));
+        iovec.iov_len = ends[i];
+        assert_true(ends[i] == 0 || take(world->fd, 0, &iovec, 1));
     }
-    is_old = false;
 }
 
 static void a_file_cut_off_under_the_copy_is_no_signal(void **state) {
@@ -180,10 +161,7 @@ static void a_file_cut_off_under_the_copy_is_no_signal(void **state) {
     guard_again(world);
     for (uint64_t end = 0; end < FILE_BYTES; end += 49999) {
         world_restore(world);
-        shorten_fd = world->fd;
-        shorten_to = end;
-        assert_false(take(world->fd, 0, &iovec, 1));
-        shorten_fd = -1;
+        assert_false(take_cut_off(world->fd, 0, &iovec, 1, end));
     }
     world_restore(world);
     assert_true(take(world->fd, 0, &iovec, 1));
@@ -197,12 +175,9 @@ static void *copy_often(void *context) {
     uintptr_t wrong = 0;
     for (uint32_t turn = 0; turn < 200; turn++) {
         struct iovec iovec = {world->memory, FILE_BYTES};
-        if (loses) {
-            wrong += ftruncate(world->fd, FILE_BYTES) != 0;
-            shorten_fd = world->fd;
-            shorten_to = turn * 4096ull;
-        }
-        wrong += take(world->fd, 0, &iovec, 1) == loses;
+        wrong += loses && ftruncate(world->fd, FILE_BYTES) != 0;
+        uint64_t end = loses ? turn * 4096ull : FILE_BYTES;
+        wrong += take_cut_off(world->fd, 0, &iovec, 1, end) == loses;
         wrong += !loses && memcmp(world->memory, world->content, FILE_BYTES) != 0;
     }
     return (void *)wrong;
