@@ -70,6 +70,11 @@ static struct given *loader_key(struct loader *loader, size_t key) {
 
 #define WHERE_BYTES 256
 
+/* Of ahead_steps where it is auto. */
+#define AHEAD_STEPS_LEAST 4u
+#define AHEAD_STEPS_MOST  32u
+#define AHEAD_TOKENS      (1u << 25) /* of the micro-batches of all local replicas */
+
 static void variable_name(const char *section, const char *name, char *out, size_t bytes) {
     (void)snprintf(out, bytes, "BALLAST_%s_%s", section, name);
     for (char *p = out; *p != '\0'; p++) {
@@ -807,6 +812,20 @@ static int resolve_profile(struct loader *loader, struct config *config) {
     return 0;
 }
 
+/* How far to plan and read ahead where that is not given: a few steps, or as many more as make the
+ * documents of half of them neighbours on disk, unless there are slots for fewer. The first
+ * section's holds for planning, each one's for its slots. */
+static void resolve_ahead(struct config *config) {
+    uint64_t batches = config->plan.micro_batches / config->plan.dp;
+    if (config->ahead_steps == 0) {
+        uint64_t slots = AHEAD_TOKENS / config->plan.tokens_max;
+        slots = config->slots > 0 && config->slots < slots ? config->slots : slots;
+        uint64_t steps = slots / (config->replicas_local_count * batches);
+        steps = steps > AHEAD_STEPS_MOST ? AHEAD_STEPS_MOST : steps;
+        config->ahead_steps = steps < AHEAD_STEPS_LEAST ? AHEAD_STEPS_LEAST : (uint32_t)steps;
+    }
+}
+
 static int resolve_slots(struct loader *loader, struct config *config) {
     size_t key = config_key_find("slab", "slots");
     uint64_t replicas = config->replicas_local_count;
@@ -859,6 +878,7 @@ static int parse_layer(struct loader *loader, struct config *config, uint64_t *w
         code = resolve_plan(loader, config);
     }
     if (code == 0) {
+        resolve_ahead(config);
         code = resolve_slots(loader, config);
     }
     return code == 0 ? resolve_listen(loader, config) : code;

@@ -95,7 +95,8 @@ static void datasets_and_defaults_are_enough(void **state) {
     assert_int_equal(config->log_level, 6);
     assert_int_equal(config->plan.model.gemm_flops_per_ns, 600000);
     assert_int_equal(config->plan.model.memory_bytes_per_us, 2800000);
-    assert_int_equal(config->slots, 4 * 8 + 8 + 2);
+    assert_int_equal(config->ahead_steps, (32 << 20) / 163840 / 8);
+    assert_int_equal(config->slots, 25 * 8 + 8 + 2);
     assert_int_equal(config->reader.jobs_max, config->slots);
     config_destroy(config);
 }
@@ -137,7 +138,8 @@ static void values_mean_what_they_say(void **state) {
     static const uint8_t local[] = {1, 1, 0, 0, 1, 1, 1, 0};
     assert_memory_equal(config->replicas_local, local, sizeof local);
     assert_int_equal(config->replicas_local_count, 5);
-    assert_int_equal(config->slots, 5 * (4 * 2 + 8 + 2));
+    assert_int_equal(config->ahead_steps, (32 << 20) / 196608 / (5 * 2));
+    assert_int_equal(config->slots, 5 * (17 * 2 + 8 + 2));
     assert_int_equal(config->lease_ms, 250);
     assert_int_equal(config->uids_serve_count, 2);
     assert_int_equal(config->uids_serve[1], 1001);

@@ -254,6 +254,7 @@ static const struct {
     {"model.cost", {"analytic", "L2/1", "L2/24576"}},
     {"node.replicas", {"all", "0", "0,1", "1", "0-3,6-7"}},
     {"metrics.listen", {"off", "unix:/run/m.sock", "127.0.0.1:9464", "[::1]:1"}},
+    {"daemon.ahead_steps", {"auto", "9"}},
     {"daemon.lease", {"10ms", "1500ms", "90s", "120s", "24h"}},
     {"daemon.allow_uids", {"", "0", "1,2,3,4294967294"}},
     {"daemon.log_level", {"error", "warning", "notice", "info", "debug"}},

@@ -185,9 +185,9 @@ static void settings_say_from_which_step_they_hold(void **state) {
         uint64_t from;
     } rows[] = {
         {"plan.micro_batches", "48", "file", 10}, {"plan.step_tokens", "49152", "default", 10},
-        {"slab.slots", "272", "default", 10},     {"dataset.x.path", "/y", "file", 10},
+        {"slab.slots", "1616", "default", 10},    {"dataset.x.path", "/y", "file", 10},
         {"parallel.dp", "4", "file", 30},         {"bands.thresholds", "256,512", "file", 30},
-        {"slab.slots", "232", "default", 30},
+        {"slab.slots", "1576", "default", 30},
     };
     size_t count = sizeof rows / sizeof rows[0];
     size_t begin = config_setting_count(first) - count;
