@@ -456,7 +456,7 @@ def test_a_reload_of_a_broken_config_or_of_a_fixed_key_keeps_the_old_one_and_say
             text = f.read()
         for old, new, said in (
                 ("[daemon]\n", "[daemon]\nallow_uids = 4242\nahead_steps = 9\n",
-                 "daemon.ahead_steps needs a restart to change from '4' to '9'"),
+                 "daemon.ahead_steps needs a restart to change from '32' to '9'"),
                 ("window = 2048", "window = 1024", "plan.window needs a restart to change from '2048' to '1024'"),
                 ("[daemon]\n", "[daemon]\nallow_uids = 4242\n[nonsense]\nx = 1\n[daemon]\n", "nonsense"),
                 ("[daemon]\n", "[limits]\ncredits = 4\n[daemon]\n", "limits.credits needs a restart"),
