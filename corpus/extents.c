@@ -245,8 +245,8 @@ static void extent_map(struct extents *extents) {
     struct read_extent *extent = extent_opened(extents);
     uint64_t bytes = volume_offset(extents->volume, extents->end) - extent->offset;
     uint64_t wanted = bytes - extents->skipped_open;
-    if (extents->iovecs_open > 1 && wanted >= bytes / EXTENT_MAPPED_SHARE &&
-        extent_is_cached(extents, extent->offset, bytes)) {
+    if (extents->iovecs_open > 1 && wanted >= EXTENT_MAPPED_BYTES_MIN &&
+        wanted >= bytes / EXTENT_MAPPED_SHARE && extent_is_cached(extents, extent->offset, bytes)) {
         extent->mapping = extents_mapping(extents);
     }
     if (extent->mapping != NULL) {

@@ -1,7 +1,11 @@
 /* reader: chooses between the readers by trying. */
 #include "corpus/reader.h"
 
+#include <sched.h>
 #include <stddef.h>
+
+#define THREADS_WARM_MAX 4
+#define THREADS_COLD     32
 
 static int reader_open_auto(const struct reader_options *options, struct reader **out,
                             struct error *why, struct error *error) {
@@ -31,6 +35,16 @@ int reader_open(enum reader_backend backend, const struct reader_options *option
         return reader_open_auto(options, out, why, error);
     }
     return error_set(error, -EINVAL, "reader backend %d: no such thing", (int)backend);
+}
+
+uint32_t reader_threads(bool cold) {
+    cpu_set_t processors;
+    if (cold) {
+        return THREADS_COLD;
+    }
+    int count = sched_getaffinity(0, sizeof processors, &processors) == 0 ? CPU_COUNT(&processors)
+                                                                          : THREADS_WARM_MAX;
+    return count < THREADS_WARM_MAX ? (uint32_t)count : THREADS_WARM_MAX;
 }
 
 void reader_close(struct reader *reader) {

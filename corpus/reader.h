@@ -21,8 +21,6 @@
 #define READ_EXTENT_IOVECS_MAX 1024u
 #define READER_QUEUE_DEPTH_MAX 4096u
 #define READER_THREADS_MAX     256u
-#define READER_THREADS_WARM    4u
-#define READER_THREADS_COLD    32u
 
 struct file;
 struct mapping;
@@ -116,6 +114,10 @@ int reader_pool_open(const struct reader_options *options, struct reader **out,
 
 /* Takes NULL. */
 void reader_close(struct reader *reader);
+
+/* How many threads are best for a pool that has cold files to read, whose threads wait, or files
+ * that the page cache has, where more than there are processors are in one another's way. */
+uint32_t reader_threads(bool cold);
 
 static inline int reader_submit(struct reader *reader, struct read_job *job) {
     return reader->ops->submit(reader, job);

@@ -1058,8 +1058,8 @@ static const struct config_key keys[] = {
      .fallback = "auto",
      .unit = "threads",
      .reason =
-         "Threads of the pool: auto tries the disk at start, 4 for data in the page cache, 32\n"
-         "for a cold disk.",
+         "Threads of the pool: auto tries the disk at start, 32 for a cold one, 4 for data in\n"
+         "the page cache, or one a processor if that is fewer.",
      .kind = &kind_count,
      .words = "auto",
      .min = 1,

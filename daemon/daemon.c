@@ -335,8 +335,7 @@ static int daemon_open_reader(struct daemon *daemon, struct error *error) {
     struct error why;
     options.jobs_max = daemon->slab.replicas * daemon->slab.replica_slots;
     if (options.threads == 0) {
-        options.threads = catalog_is_cold(daemon->catalog) ? READER_THREADS_COLD
-                                                           : READER_THREADS_WARM;
+        options.threads = reader_threads(catalog_is_cold(daemon->catalog));
     }
     if (config->reader_registered) {
         options.memory = daemon->slab.memory.base;

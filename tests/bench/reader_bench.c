@@ -699,7 +699,7 @@ static void report_cold(struct figures *figures, struct rounds *rounds, bool fio
 static void open_readers(struct bench *bench) {
     struct reader_options options = {
         .queue_depth = 64,
-        .threads = bench->cold ? READER_THREADS_COLD : READER_THREADS_WARM,
+        .threads = reader_threads(bench->cold),
         .jobs_max = JOBS,
         .rings = 2,
         .memory = bench->buffer,

@@ -93,6 +93,10 @@ void reader_close(struct reader *reader) {
     }
 }
 
+uint32_t reader_threads(bool cold) {
+    return cold ? 2 : 1;
+}
+
 bool sim_reader_ready(void) {
     return files.readable;
 }
