@@ -74,6 +74,7 @@ static struct given *loader_key(struct loader *loader, size_t key) {
 #define AHEAD_STEPS_LEAST 4u
 #define AHEAD_STEPS_MOST  32u
 #define AHEAD_TOKENS      (1u << 25) /* of the micro-batches of all local replicas */
+#define AHEAD_SLOT_TOKENS 2048u      /* a slot costs as much, however small */
 
 static void variable_name(const char *section, const char *name, char *out, size_t bytes) {
     (void)snprintf(out, bytes, "BALLAST_%s_%s", section, name);
@@ -818,7 +819,8 @@ static int resolve_profile(struct loader *loader, struct config *config) {
 static void resolve_ahead(struct config *config) {
     uint64_t batches = config->plan.micro_batches / config->plan.dp;
     if (config->ahead_steps == 0) {
-        uint64_t slots = AHEAD_TOKENS / config->plan.tokens_max;
+        uint64_t tokens = config->plan.tokens_max;
+        uint64_t slots = AHEAD_TOKENS / (tokens > AHEAD_SLOT_TOKENS ? tokens : AHEAD_SLOT_TOKENS);
         slots = config->slots > 0 && config->slots < slots ? config->slots : slots;
         uint64_t steps = slots / (config->replicas_local_count * batches);
         steps = steps > AHEAD_STEPS_MOST ? AHEAD_STEPS_MOST : steps;

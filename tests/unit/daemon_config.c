@@ -317,6 +317,33 @@ static void slots_below_what_credits_need_are_refused(void **state) {
                    "slab.slots = auto is not allowed: it comes to 67108874");
 }
 
+/* As many steps as have 32 M tokens, 4 to 32; a slot counts for 2,048 at least, and given slots
+ * bound them. */
+static void auto_plans_as_far_ahead_as_the_node_has_room(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        uint32_t steps;
+    } cases[] = {
+        {"[plan]\nwindow = 1k\nmicro_batches = 8\n", 32},
+        {"[plan]\nwindow = 64\nmicro_batches = 1024\n", 16},
+        {"[plan]\nwindow = 16\nmicro_batches = 32768\n", 4},
+        {"[plan]\nwindow = 1m\ntokens_max = 1m\nmicro_batches = 2\n", 16},
+        {"[plan]\nwindow = 1m\ntokens_max = 1m\nmicro_batches = 16\n", 4},
+        {"[plan]\nmicro_batches = 8\n[slab]\nslots = 64\n", 8},
+        {"[plan]\nmicro_batches = 8\n[slab]\nslots = 10\n", 4},
+        {"[daemon]\nahead_steps = 3\n", 3},
+        {"[daemon]\nahead_steps = auto\n[parallel]\ndp = 8\n[node]\nreplicas = 0\n", 32},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[256];
+        snprintf(text, sizeof text, WORLD_DATASET "%s", cases[i].text);
+        struct config *config = world_config(text);
+        assert_int_equal(config->ahead_steps, cases[i].steps);
+        config_destroy(config);
+    }
+}
+
 static void a_missing_file_is_named(void **state) {
     (void)state;
     struct config *config = NULL;
@@ -429,6 +456,7 @@ int main(void) {
         cmocka_unit_test(refused_values_are_named_with_what_is_allowed),
         cmocka_unit_test(contradictions_carry_the_line_of_the_key_they_name),
         cmocka_unit_test(slots_below_what_credits_need_are_refused),
+        cmocka_unit_test(auto_plans_as_far_ahead_as_the_node_has_room),
         cmocka_unit_test(a_missing_file_is_named),
         cmocka_unit_test(names_are_those_of_their_owners),
         cmocka_unit_test(plan_text_is_canonical_and_without_paths),
