@@ -20,9 +20,8 @@
 #define EXTENT_GAP_BYTES_MAX_DIRECT 16384u
 
 /* An extent that is in the page cache and goes to several places is taken from a mapping, whatever
- * its gaps up to this, if it has so many wanted bytes, less is read as fast, and one in so many is:
- * the pages of gaps come along, and where each is a folio of its own they cost half of what copying
- * them would. */
+ * its gaps up to this. Two conditions: it has so many wanted bytes, since less is read as fast, and
+ * one in so many is wanted, since the pages of gaps come along and cost something. */
 #define EXTENT_GAP_BYTES_MAX_MAPPED 65536u
 #define EXTENT_MAPPED_BYTES_MIN     16384u
 #define EXTENT_MAPPED_SHARE         4u

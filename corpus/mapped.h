@@ -3,8 +3,8 @@
  * A read(2) copies through the processor's cache and costs a turn in the kernel for each piece it
  * deals out; from a mapping, whose pages come as they are touched, the pieces are copied past it. A
  * mapping is made for a job and keeps its pages as long: threads that map and unmap wait for, and
- * interrupt, one another. Pages that a file no longer has, or that its storage cannot deliver, are a
- * SIGBUS to whoever touches them. The copy is guarded against that signal, thread by thread: it
+ * interrupt, one another. Pages that a file no longer has, or that its storage cannot deliver, are
+ * a SIGBUS to whoever touches them. The copy is guarded against that signal, thread by thread: it
  * ends, and the caller reads instead, which tells what is wrong and where. A SIGBUS from anywhere
  * else goes on to whoever had it before the first copy; nobody may take it later. */
 #ifndef BALLAST_CORPUS_MAPPED_H

@@ -813,16 +813,20 @@ static int resolve_profile(struct loader *loader, struct config *config) {
     return 0;
 }
 
-/* How far to plan and read ahead where that is not given: a few steps, or as many more as make the
- * documents of half of them neighbours on disk, unless there are slots for fewer. The first
- * section's holds for planning, each one's for its slots. */
+/* Where it is not given, as many steps are planned and read ahead as have AHEAD_TOKENS in slots,
+ * and no more than given slots hold; few at least. The first section's number holds for planning,
+ * each one's for its slots. */
 static void resolve_ahead(struct config *config) {
-    uint64_t batches = config->plan.micro_batches / config->plan.dp;
     if (config->ahead_steps == 0) {
+        uint64_t batches = config->plan.micro_batches / config->plan.dp;
+        uint64_t replicas = config->replicas_local_count;
         uint64_t tokens = config->plan.tokens_max;
-        uint64_t slots = AHEAD_TOKENS / (tokens > AHEAD_SLOT_TOKENS ? tokens : AHEAD_SLOT_TOKENS);
-        slots = config->slots > 0 && config->slots < slots ? config->slots : slots;
-        uint64_t steps = slots / (config->replicas_local_count * batches);
+        tokens = tokens > AHEAD_SLOT_TOKENS ? tokens : AHEAD_SLOT_TOKENS;
+        uint64_t steps = AHEAD_TOKENS / tokens / replicas / batches;
+        uint64_t held = config->slots / replicas, credits = config->credits_max + 2u;
+        if (config->slots > 0 && held < credits + steps * batches) {
+            steps = held < credits ? 0 : (held - credits) / batches;
+        }
         steps = steps > AHEAD_STEPS_MOST ? AHEAD_STEPS_MOST : steps;
         config->ahead_steps = steps < AHEAD_STEPS_LEAST ? AHEAD_STEPS_LEAST : (uint32_t)steps;
     }

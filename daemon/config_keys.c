@@ -847,8 +847,8 @@ static const struct config_key keys[] = {
      .unit = "steps",
      .reason =
          "Steps planned and read ahead of the fastest rank: hides the disk and the commits, and\n"
-         "has neighbours in a file read together. auto is 32, or as few, down to 4, as take\n"
-         "this node's replicas 32 M tokens of shared memory.",
+         "has neighbours in a file read together. auto is 32, or fewer, down to 4, so that this\n"
+         "node's micro-batches have 32 M tokens at most, and no more than slab.slots holds.",
      .kind = &kind_count,
      .words = "auto",
      .min = 1,

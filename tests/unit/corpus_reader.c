@@ -7,6 +7,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -251,6 +252,23 @@ static void options_out_of_range_are_refused_by_name(void **state) {
     }
 }
 
+static void warm_threads_are_as_many_as_processors(void **state) {
+    cpu_set_t all, one;
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    assert_int_equal(reader_threads(true), 32);
+    assert_int_equal(reader_threads(false), CPU_COUNT(&all) < 4 ? CPU_COUNT(&all) : 4);
+    CPU_ZERO(&one);
+    for (size_t cpu = 0; CPU_COUNT(&one) == 0; cpu++) {
+        if (CPU_ISSET(cpu, &all)) {
+            CPU_SET(cpu, &one);
+        }
+    }
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(reader_threads(false), 1);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
 static void the_largest_queue_depth_opens(void **state) {
     struct bench *bench = *state;
     struct reader *reader = bench_reader(
@@ -369,7 +387,8 @@ static void auto_takes_io_uring_where_it_is_to_be_had_and_says_nothing(void **st
 
 int main(void) {
 #define X(test) {#test " (pread)", test, bench_open_pread, bench_close, NULL},
-    const struct CMUnitTest pread_tests[] = {BOTH(X)};
+    const struct CMUnitTest pread_tests[] = {
+        BOTH(X) cmocka_unit_test(warm_threads_are_as_many_as_processors)};
 #undef X
 #define X(test) {#test " (io_uring)", test, bench_open_uring, bench_close, NULL},
     const struct CMUnitTest uring_tests[] = {

@@ -10,6 +10,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -602,6 +603,43 @@ static void a_mapping_passes_over_wide_gaps_where_enough_is_wanted(void **state)
     free(expected);
 }
 
+/* Groups of neighbours, `apart` documents from one to the next, the last group first. */
+static uint32_t groups(const struct tokens_world *world, uint32_t group_count, uint32_t size,
+                       uint32_t apart, struct document *parts) {
+    uint32_t count = 0;
+    for (uint32_t group = group_count; group-- > 0;) {
+        for (uint32_t i = 0; i < size; i++) {
+            parts[count++] = tokens_world_part(world, 0, group * apart + i, 0, WIDE);
+        }
+    }
+    return count;
+}
+
+/* 16 KB to several places, over gaps of 64 KB. */
+static void what_is_small_or_goes_to_one_place_is_read(void **state) {
+    struct tokens_world *world = *state;
+    static struct document parts[WIDE_MANY];
+    static uint16_t payload[WIDE_MANY * WIDE];
+    static const struct {
+        uint32_t groups, size, apart, extents, mapped;
+    } cases[] = {{3, 1, 3, 3, 0}, {4, 1, 3, 1, 1},  {1, 100, 1, 1, 0}, {2, 50, 50, 1, 1},
+                 {2, 2, 5, 1, 1}, {5, 6, 22, 1, 1}, {5, 6, 23, 5, 0}};
+    struct tokens_job job = {0};
+    struct tokens_target target;
+    if (!wide_set(world)) {
+        print_message("no mappings here: /tmp is on no file system that they suit\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint32_t count = groups(world, cases[i].groups, cases[i].size, cases[i].apart, parts);
+        assert_int_equal(tokens_prepare_one(&job, world, parts, count, 2, false, payload, &target),
+                         0);
+        assert_int_equal(job.read.extent_count, cases[i].extents);
+        assert_int_equal(count_mapped(&job.read), cases[i].mapped);
+    }
+    tokens_job_deinit(&job);
+}
+
 /* Leaves the second MB of a file out of the page cache; false: it cannot be driven out. */
 static bool cool(struct tokens_world *world) {
     struct file *file = dataset_volumes(catalog_dataset(world->catalog, 0))->items->file;
@@ -672,9 +710,9 @@ static struct sigaction guard; /* of mappings; cmocka has a handler of its own f
 static void find_guard(void) {
     struct mapping mapping;
     int fd = open("/proc/self/exe", O_RDONLY);
-    if (mapping_open(fd, &mapping)) {
-        mapping_close(&mapping);
-    }
+    bool mapped = mapping_open(fd, &mapping);
+    assert(mapped);
+    mapping_close(&mapping);
     close(fd);
     (void)sigaction(SIGBUS, NULL, &guard);
 }
@@ -739,6 +777,7 @@ int main(void) {
         TEST(ids_that_no_trainer_can_take_are_refused_with_their_place),
         TEST(a_file_that_became_shorter_is_refused_at_its_new_end),
         TEST(a_mapping_passes_over_wide_gaps_where_enough_is_wanted),
+        TEST(what_is_small_or_goes_to_one_place_is_read),
         TEST(a_mapping_waits_for_no_storage),
         TEST(pages_of_64_kilobytes_are_mapped_as_well),
         TEST(a_mapped_file_that_became_shorter_is_refused_at_its_new_end),

@@ -330,8 +330,10 @@ static void auto_plans_as_far_ahead_as_the_node_has_room(void **state) {
         {"[plan]\nwindow = 16\nmicro_batches = 32768\n", 4},
         {"[plan]\nwindow = 1m\ntokens_max = 1m\nmicro_batches = 2\n", 16},
         {"[plan]\nwindow = 1m\ntokens_max = 1m\nmicro_batches = 16\n", 4},
-        {"[plan]\nmicro_batches = 8\n[slab]\nslots = 64\n", 8},
+        {"[plan]\nmicro_batches = 8\n[slab]\nslots = 74\n", 8},
+        {"[plan]\nmicro_batches = 8\n[slab]\nslots = 73\n", 7},
         {"[plan]\nmicro_batches = 8\n[slab]\nslots = 10\n", 4},
+        {"[plan]\nmicro_batches = 8\n[slab]\nslots = 5000\n", 25},
         {"[daemon]\nahead_steps = 3\n", 3},
         {"[daemon]\nahead_steps = auto\n[parallel]\ndp = 8\n[node]\nreplicas = 0\n", 32},
     };
