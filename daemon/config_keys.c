@@ -847,8 +847,9 @@ static const struct config_key keys[] = {
      .unit = "steps",
      .reason =
          "Steps planned and read ahead of the fastest rank: hides the disk and the commits, and\n"
-         "has neighbours in a file read together. auto is 32, or fewer, down to 4, so that this\n"
-         "node's micro-batches have 32 M tokens at most, and no more than slab.slots holds.",
+         "has neighbours in a file read together. auto is as many as keep this node's\n"
+         "micro-batches, each counted as plan.tokens_max, within 32m tokens and within\n"
+         "slab.slots, but at least 4 and at most 32.",
      .kind = &kind_count,
      .words = "auto",
      .min = 1,
@@ -1079,7 +1080,7 @@ static const struct config_key keys[] = {
      .fallback = "auto",
      .unit = "slots",
      .reason = "Micro-batches in shared memory. auto holds, for each local replica, ahead_steps\n"
-               "steps, what its ranks may have in flight (limits.credits) and 2.",
+               "steps, what its ranks may have in flight (limits.credits) and 2 more.",
      .kind = &kind_count,
      .words = "auto",
      .min = 1,
