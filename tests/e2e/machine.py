@@ -219,7 +219,8 @@ def test_the_watchdog_is_fed_only_while_reads_come_back():
 def test_the_watchdog_is_fed_only_while_steps_get_planned():
     if not os.path.exists(os.path.join(BIN_ASAN, "ballastd")):
         raise Skip(f"no sanitizer build, which has failpoints, in {BIN_ASAN}")
-    with small_world() as world, watched(world, BIN_ASAN, BALLAST_FAILPOINTS="plan_before=delay:4000@30") as notify:
+    with small_world(daemon={"ahead_steps": 4}) as world, watched(  # so that the 30th plan is made with ranks there
+            world, BIN_ASAN, BALLAST_FAILPOINTS="plan_before=delay:4000@30") as notify:
         ranks = four_ranks(world)
         starved(world, notify, "planning a step does not end")
         pings(notify, 5)
