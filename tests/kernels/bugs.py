@@ -159,8 +159,8 @@ BUGS = [
      "o[4 * j + i] *= softmax->rescale[i / 2] * 0.999f;"),
 ]
 
-# Found under the rarest schedules only, in ten seconds and more: with BALLAST_TEST_FULL.
-LONG = {"no_v_wait", "no_q_wait", "one_arrival_per_warpgroup", "bwd_no_ds_reuse_barrier"}
+# Found under the rarest schedules only, in five seconds and more: with BALLAST_TEST_FULL.
+LONG = {"no_v_wait", "no_q_wait", "one_arrival_per_warpgroup", "bwd_no_ds_reuse_barrier", "qry_released_early"}
 
 
 def hunt(bug, hunter, source, compiler, base, *sound):
