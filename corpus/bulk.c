@@ -1,32 +1,32 @@
 /* bulk: see bulk.h. */
-#include "corpus/bulk.h"
-
-#define BULK_HASH    bulk_hash_plain
-#define BULK_SCATTER bulk_scatter_plain
+#define BULK_WAYS bulk_plain
 #include "corpus/bulk_body.h"
 
+static const struct bulk_ways *ways(void) {
 #if defined(__x86_64__)
-uint64_t bulk_hash_avx2(const void *bytes, size_t count);
-void bulk_scatter_avx2(const struct iovec *iovecs, uint32_t count, const uint8_t *from);
-
-uint64_t bulk_hash(const void *bytes, size_t count) {
-    return __builtin_cpu_supports("avx2") ? bulk_hash_avx2(bytes, count)
-                                          : bulk_hash_plain(bytes, count);
-}
-
-void bulk_scatter(const struct iovec *iovecs, uint32_t count, const uint8_t *from) {
     if (__builtin_cpu_supports("avx2")) {
-        bulk_scatter_avx2(iovecs, count, from);
-    } else {
-        bulk_scatter_plain(iovecs, count, from);
+        return &bulk_avx2;
     }
+#endif
+    return &bulk_plain;
 }
-#else
+
 uint64_t bulk_hash(const void *bytes, size_t count) {
-    return bulk_hash_plain(bytes, count);
+    return ways()->hash(bytes, count);
 }
 
 void bulk_scatter(const struct iovec *iovecs, uint32_t count, const uint8_t *from) {
-    bulk_scatter_plain(iovecs, count, from);
+    ways()->scatter(iovecs, count, from);
 }
-#endif
+
+struct bulk_lengths bulk_lengths(const uint32_t *lengths, size_t count) {
+    return ways()->lengths(lengths, count);
+}
+
+bool bulk_rises(const uint64_t *values, size_t count) {
+    return ways()->rises(values, count);
+}
+
+bool bulk_chains(const uint64_t *offsets, const uint32_t *lengths, size_t count, uint32_t width) {
+    return ways()->chains(offsets, lengths, count, width);
+}

@@ -1,5 +1,6 @@
-/* bulk_body: what is compiled once for each kind of processor, under the names BULK_HASH and
- * BULK_SCATTER. */
+/* bulk_body: what is compiled once for each kind of processor, as the ways called BULK_WAYS. */
+#include "corpus/bulk.h"
+
 #define XXH_INLINE_ALL
 #include <string.h>
 #include <xxhash.h>
@@ -7,13 +8,22 @@
 #include <immintrin.h>
 #endif
 
+struct bulk_ways {
+    uint64_t (*hash)(const void *bytes, size_t count);
+    void (*scatter)(const struct iovec *iovecs, uint32_t count, const uint8_t *from);
+    struct bulk_lengths (*lengths)(const uint32_t *lengths, size_t count);
+    bool (*rises)(const uint64_t *values, size_t count);
+    bool (*chains)(const uint64_t *offsets, const uint32_t *lengths, size_t count, uint32_t width);
+};
+
+extern const struct bulk_ways bulk_plain, bulk_avx2;
+
 #define LINE_BYTES   64u
 #define STREAM_LEAST 512u /* less is not worth a detour */
 /* The processor fetches ahead by itself, but stops at every page; past the end nothing happens. */
 #define FETCH_AHEAD 4096u
 
-uint64_t BULK_HASH(const void *bytes, size_t count);
-uint64_t BULK_HASH(const void *bytes, size_t count) {
+static uint64_t hash(const void *bytes, size_t count) {
     return XXH3_64bits(bytes, count);
 }
 
@@ -50,8 +60,7 @@ static void stream(uint8_t *to, const uint8_t *from, size_t count) {
     memcpy(to + count - tail, from + count - tail, tail);
 }
 
-void BULK_SCATTER(const struct iovec *iovecs, uint32_t count, const uint8_t *from);
-void BULK_SCATTER(const struct iovec *iovecs, uint32_t count, const uint8_t *from) {
+static void scatter(const struct iovec *iovecs, uint32_t count, const uint8_t *from) {
     for (uint32_t i = 0; i < count; i++) {
         if (iovecs[i].iov_base != NULL) {
             stream(iovecs[i].iov_base, from, iovecs[i].iov_len);
@@ -62,3 +71,31 @@ void BULK_SCATTER(const struct iovec *iovecs, uint32_t count, const uint8_t *fro
     _mm_sfence();
 #endif
 }
+
+static struct bulk_lengths lengths_of(const uint32_t *lengths, size_t count) {
+    uint64_t sum = 0;
+    uint32_t longest = 0;
+    for (size_t i = 0; i < count; i++) {
+        sum += lengths[i];
+        longest = lengths[i] > longest ? lengths[i] : longest;
+    }
+    return (struct bulk_lengths){.sum = sum, .longest = longest};
+}
+
+static bool rises(const uint64_t *values, size_t count) {
+    uint64_t signs = values[0];
+    for (size_t i = 1; i < count; i++) {
+        signs |= values[i] | (values[i] - values[i - 1]);
+    }
+    return signs >> 63 == 0;
+}
+
+static bool chains(const uint64_t *offsets, const uint32_t *lengths, size_t count, uint32_t width) {
+    uint64_t differ = 0;
+    for (size_t i = 1; i < count; i++) {
+        differ |= (offsets[i] - offsets[i - 1]) ^ (uint64_t)lengths[i - 1] * width;
+    }
+    return differ == 0;
+}
+
+const struct bulk_ways BULK_WAYS = {hash, scatter, lengths_of, rises, chains};

@@ -2,6 +2,7 @@
  * there by blocks, aligned since each array begins a buffer. A block is a window's worth of
  * documents; what is wrong in one is looked for again element by element. */
 #include "corpus/megatron.h"
+#include "corpus/bulk.h"
 #include "corpus/foreign.h"
 
 #include <assert.h>
@@ -316,12 +317,8 @@ static int refuse_entry(const struct load *load, uint64_t i, uint64_t value, con
 /* Entries from number `from` on, `before` being the one before them. */
 static int check_entry_block(const struct load *load, uint64_t from, const uint64_t *entries,
                              size_t count, uint64_t before) {
-    uint64_t signs = entries[0];
-    for (size_t i = 1; i < count; i++) {
-        signs |= entries[i] | (entries[i] - entries[i - 1]);
-    }
-    bool sound = signs >> 63 == 0 && (from > 0 || entries[0] == 0) && entries[0] >= before &&
-                 entries[count - 1] <= load->layout.sequences;
+    bool sound = bulk_rises(entries, count) && (from > 0 || entries[0] == 0) &&
+                 entries[0] >= before && entries[count - 1] <= load->layout.sequences;
     for (size_t i = 0; !sound && i < count; i++) {
         if (from + i == 0 && entries[i] != 0) {
             return refuse_entry(load, 0, entries[i], "0, as the first");
@@ -399,17 +396,10 @@ static int check_length_block(struct load *load, uint64_t from, const uint32_t *
                               size_t count) {
     struct document_index *index = load->index;
     const uint64_t tokens_max = INT64_MAX / index->width;
-    uint64_t tokens = 0;
-    uint32_t all = 0;
-    uint32_t longest = index->longest;
-    for (size_t i = 0; i < count; i++) {
-        tokens += lengths[i];
-        all |= lengths[i];
-        longest = lengths[i] > longest ? lengths[i] : longest;
-    }
-    if (all <= INT32_MAX && tokens <= tokens_max - index->tokens) {
-        index->tokens += tokens;
-        index->longest = longest;
+    struct bulk_lengths block = bulk_lengths(lengths, count);
+    if (block.longest <= INT32_MAX && block.sum <= tokens_max - index->tokens) {
+        index->tokens += block.sum;
+        index->longest = block.longest > index->longest ? block.longest : index->longest;
         return 0;
     }
     size_t i = 0;
@@ -435,11 +425,8 @@ struct out_of_order {
  * along. */
 static void find_out_of_order(struct out_of_order *first, uint64_t from, const uint64_t *offsets,
                               const uint32_t *lengths, size_t count, uint32_t width) {
-    uint64_t differ = offsets[0] ^ first->expected;
-    for (size_t i = 1; i < count; i++) {
-        differ |= (offsets[i] - offsets[i - 1]) ^ (uint64_t)lengths[i - 1] * width;
-    }
-    for (size_t i = 0; differ != 0; i++) {
+    bool differs = offsets[0] != first->expected || !bulk_chains(offsets, lengths, count, width);
+    for (size_t i = 0; differs; i++) {
         if (offsets[i] != first->expected) {
             first->document = from + i;
             first->offset = offsets[i];

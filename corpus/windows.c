@@ -1,5 +1,6 @@
 /* windows: see windows.h. A chunk has one place, its number modulo the windows there are. */
 #include "corpus/windows.h"
+#include "corpus/bulk.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -7,7 +8,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #define STRIDE       64u /* documents per running total inside a window */
 #define TOTALS       (WINDOW_DOCUMENTS / STRIDE)
@@ -108,27 +108,19 @@ static bool windows_keeps(const struct windows *windows, uint64_t number) {
     return number + windows->window_count >= windows->chunk_count;
 }
 
-static uint64_t sum(const uint32_t *lengths, size_t count) {
-    uint64_t tokens = 0;
-    for (size_t i = 0; i < count; i++) {
-        tokens += lengths[i];
-    }
-    return tokens;
-}
-
 void windows_put_lengths(struct windows *windows, const uint32_t *lengths, size_t count) {
     uint64_t number = windows->put_lengths++;
     assert(number < windows->chunk_count && count == chunk_documents(windows, number));
     struct chunk *chunk = &windows->chunks[number];
     chunk->tokens_before = windows->tokens;
-    chunk->lengths_hash = XXH3_64bits(lengths, count * LENGTH_BYTES);
+    chunk->lengths_hash = bulk_hash(lengths, count * LENGTH_BYTES);
     if (windows_keeps(windows, number)) {
         struct window *window = &windows->windows[number % windows->window_count];
         memcpy(window->lengths, lengths, count * LENGTH_BYTES);
         window->chunk = number;
         windows->tokens = window_total(window, windows->tokens, count);
     } else {
-        windows->tokens += sum(lengths, count);
+        windows->tokens += bulk_lengths(lengths, count).sum;
     }
 }
 
@@ -140,7 +132,7 @@ int windows_want_offsets(struct windows *windows) {
 void windows_put_offsets(struct windows *windows, const uint64_t *offsets, size_t count) {
     uint64_t number = windows->put_offsets++;
     assert(number < windows->chunk_count && count == chunk_documents(windows, number));
-    windows->chunks[number].offsets_hash = XXH3_64bits(offsets, count * OFFSET_BYTES);
+    windows->chunks[number].offsets_hash = bulk_hash(offsets, count * OFFSET_BYTES);
     if (windows_keeps(windows, number)) {
         memcpy(windows->offsets[number % windows->window_count].offsets, offsets,
                count * OFFSET_BYTES);
@@ -167,7 +159,7 @@ static bool windows_read(struct windows *windows, uint64_t at, void *to, size_t 
     }
     if (code < 0) {
         windows_fail(windows, code, at, "cannot be read any more");
-    } else if (XXH3_64bits(to, bytes) != hash) {
+    } else if (bulk_hash(to, bytes) != hash) {
         code = -EBADMSG;
         windows_fail(windows, code, at, "has changed");
     }
