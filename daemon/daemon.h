@@ -127,7 +127,9 @@ struct daemon {
     int exit_code;
     struct daemon_replay replays[DAEMON_REPLAYS_MAX];
     uint32_t replay_count;
-    struct daemon_use ahead_steps; /* planned beyond the step of the fastest rank */
+    /* Of any rank, also of one that is gone: what was planned for it stays. */
+    uint64_t fastest_step;
+    struct daemon_use ahead_steps; /* planned beyond fastest_step */
     struct daemon_use lead_steps;  /* of the fastest rank beyond committed_step */
     struct daemon_use in_hand;     /* parts held or looked at while the newest step was planned */
     struct daemon_use backlog;     /* tokens that wait after it, in steps' worth */

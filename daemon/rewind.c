@@ -401,6 +401,7 @@ static void rewind_switch(struct rewind *rewind, const struct memo_fetched *begu
     recovered_restart(&daemon->recovered, step, begun->digests, begun->digest_count);
     daemon->rows_end = begun->rows_end;
     daemon->planned_end = step;
+    daemon->fastest_step = step;
     free(daemon->domains);
     daemon->domains = NULL;
     daemon->progress.claimable_step = step;

@@ -337,8 +337,6 @@ static void turn_extend(struct daemon *daemon) {
     uint64_t undurable = turn_affordable(daemon, DAEMON_UNDURABLE_MAX);
     uint64_t fastest = 0;
     if (roster_fastest_step(&daemon->roster, &fastest)) {
-        turn_use(&daemon->ahead_steps,
-                 daemon->planned_end > fastest ? daemon->planned_end - fastest - 1 : 0);
         turn_use(&daemon->lead_steps, fastest > daemon->roster.committed_step
                                           ? fastest - daemon->roster.committed_step
                                           : 0);
@@ -346,6 +344,12 @@ static void turn_extend(struct daemon *daemon) {
     if (fastest < daemon->roster.committed_step) {
         fastest = daemon->roster.committed_step;
     }
+    if (fastest > daemon->fastest_step) {
+        daemon->fastest_step = fastest;
+    }
+    turn_use(&daemon->ahead_steps, daemon->planned_end > daemon->fastest_step
+                                       ? daemon->planned_end - daemon->fastest_step - 1
+                                       : 0);
     uint64_t known = daemon->planned_end > daemon->rows_end ? daemon->planned_end
                                                             : daemon->rows_end;
     uint64_t end = turn_smaller(daemon->end_step, daemon->phase.end);

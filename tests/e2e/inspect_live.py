@@ -315,6 +315,26 @@ def test_time_that_ranks_wait_is_reported():
         world.stop()
 
 
+def test_what_was_planned_for_ranks_that_are_gone_is_within_the_limit():
+    with small_world() as world:
+        world.start()
+        slow, fast = ([world.rank(d, cp=c, steps=steps, think_ms=1) for c in range(2)]
+                      for d, steps in ((1, 1000), (0, 40)))
+        world.wait_for(lambda: all(len(r.lines()) > 4 for r in slow), "the slow ones are served")
+        for rank in slow:
+            rank.process.send_signal(signal.SIGSTOP)
+        for rank in fast:
+            rank.finish(60)
+        world.wait_for(lambda: not any(r["pid"] for r in world.live("status")["ranks"] if r["rank"]["dp"] == 0),
+                       "the fast ones are gone")
+        status = world.live("status")
+        assert status["next_step"] > 40 > status["committed_step"] + 10, status
+        check_limits(world)
+        for rank in slow:
+            rank.process.send_signal(signal.SIGCONT)
+        world.stop()
+
+
 def inspect_live_and_down(policy):
     with small_world(policy=policy) as world:
         world.start()
