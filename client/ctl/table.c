@@ -4,8 +4,10 @@
 #include <assert.h>
 #include <stdbool.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define TABLE_GAP      2u
 #define TABLE_TEXT_MIN 8u
@@ -32,6 +34,7 @@ void table_init(struct table *table, const struct table_column *columns, size_t 
     memset(table, 0, sizeof *table);
     table->columns = columns;
     table->count = count;
+    table->columns_max = isatty(STDOUT_FILENO) == 1 ? TABLE_COLUMNS : SIZE_MAX;
     table_open(table);
 }
 
@@ -98,8 +101,8 @@ static void table_measure(const struct table *table, size_t *widths) {
     for (size_t i = 0; i < table->count; i++) {
         total += widths[i];
     }
-    if (total > TABLE_COLUMNS) {
-        table_fit(table, widths, total - TABLE_COLUMNS);
+    if (total > table->columns_max) {
+        table_fit(table, widths, total - table->columns_max);
     }
 }
 

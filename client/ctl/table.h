@@ -1,8 +1,9 @@
-/* table: columns for people, at most 80 wide.
+/* table: columns for people, at most 80 wide where they read them.
  *
  * Cells are put row by row; printing measures and aligns. Text columns are left-aligned, numbers
- * right-aligned; an empty cell prints as "-". When a table is wider than TABLE_COLUMNS its
- * widest text column gives way and ends in "...". Without colour, on and off a terminal. */
+ * right-aligned; an empty cell prints as "-". When a table on a terminal is wider than
+ * TABLE_COLUMNS its widest text column gives way and ends in "..."; off a terminal nothing is cut,
+ * for what reads a pipe needs all of it. Without colour, on and off a terminal. */
 #ifndef BALLAST_CTL_TABLE_H
 #define BALLAST_CTL_TABLE_H
 
@@ -26,8 +27,9 @@ struct table {
     FILE *cells; /* NUL-terminated cells in row order */
     char *memory;
     size_t bytes;
-    size_t filled;  /* cells put since the last print */
-    size_t printed; /* times printed: the titles come only once */
+    size_t filled;      /* cells put since the last print */
+    size_t printed;     /* times printed: the titles come only once */
+    size_t columns_max; /* TABLE_COLUMNS where stdout is a terminal, else SIZE_MAX */
 };
 
 /* Aborts when out of memory, as do the others: a table is small. */

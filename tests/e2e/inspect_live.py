@@ -3,12 +3,14 @@
 
 import json
 import os
+import pty
 import re
 import signal
+import subprocess
 
 import numpy
 
-from world import ROOT, World, main, synthetic_documents, write_corpus
+from world import BIN, ROOT, World, main, synthetic_documents, write_corpus
 
 
 def small_world(slots="auto", **plan):
@@ -313,6 +315,34 @@ def test_time_that_ranks_wait_is_reported():
         assert waited > 10e6, f"{waited} ns, where one rank waits for the slots of a slow one"
         assert waited // 1000 in waits_us, (waited, waits_us)
         world.stop()
+
+
+def on_a_terminal(*command):
+    """What a program writes to a terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL) as process:
+        os.close(theirs)
+        text = b""
+        try:
+            while piece := os.read(ours, 65536):
+                text += piece
+        except OSError:  # the other side is closed
+            pass
+        assert process.wait() == 0, text
+    os.close(ours)
+    return text.decode().replace("\r\n", "\n")
+
+
+def test_a_long_value_is_cut_on_a_terminal_and_whole_in_a_pipe():
+    with small_world() as world:
+        long = world.state + "/" + "x" * 80
+        command = ("--config", world.config_path, "config")
+        with open(world.config_path, "a") as f:
+            f.write(f"[corpus]\nderived = {long}\n")
+        whole = world.ctl(*command).stdout
+        assert re.search(rf"^corpus.derived +{re.escape(long)} +file$", whole, re.M) and "..." not in whole, whole
+        cut = on_a_terminal(os.path.join(BIN, "ballastctl"), *command)
+        assert long not in cut and "..." in cut and all(len(line) <= 80 for line in cut.splitlines()), cut
 
 
 def test_what_was_planned_for_ranks_that_are_gone_is_within_the_limit():

@@ -104,7 +104,7 @@ static size_t longest_line(const char *text) {
     return longest;
 }
 
-static void table_is_never_wider_than_80_columns(void **state) {
+static void table_on_a_terminal_is_never_wider_than_80_columns(void **state) {
     (void)state;
     char name[200];
     for (size_t length = 1; length < sizeof name; length++) {
@@ -112,6 +112,7 @@ static void table_is_never_wider_than_80_columns(void **state) {
         memset(name, 'n', length);
         name[length] = '\0';
         table_init(&table, columns, 3);
+        table.columns_max = TABLE_COLUMNS;
         row(&table, name, "1", "2");
         char *text = printed(&table);
         assert_true(longest_line(text) <= TABLE_COLUMNS);
@@ -130,6 +131,7 @@ static void table_shortens_its_widest_text_column(void **state) {
     memset(value, 'v', 120);
     value[120] = '\0';
     table_init(&table, two, 2);
+    table.columns_max = TABLE_COLUMNS;
     table_cell(&table, "daemon.state_dir");
     table_cell(&table, "%s", value);
     text = printed(&table);
@@ -227,7 +229,7 @@ int main(void) {
         cmocka_unit_test(table_without_rows_is_its_titles),
         cmocka_unit_test(table_prints_its_titles_once),
         cmocka_unit_test(table_counts_characters_and_not_bytes),
-        cmocka_unit_test(table_is_never_wider_than_80_columns),
+        cmocka_unit_test(table_on_a_terminal_is_never_wider_than_80_columns),
         cmocka_unit_test(table_shortens_its_widest_text_column),
         cmocka_unit_test(units_are_short_and_rounded_down),
         cmocka_unit_test(summary_of_nothing_is_zero),

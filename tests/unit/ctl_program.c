@@ -280,7 +280,6 @@ static void a_config_is_shown_and_its_corpus_opened_without_a_daemon(void **stat
     ran_ctl(&ran, "config", "--config", world_path(&world, "job.conf"), NULL);
     ran_expect(&ran, 0);
     assert_non_null(strstr(ran.out, "plan.window"));
-    assert_true(text_width(ran.out) <= 80);
     ran_ctl(&ran, "corpus", "--config", world_path(&world, "job.conf"), "--json", NULL);
     ran_expect(&ran, 0);
     json_t *corpus = ran_json(&ran);
