@@ -1,6 +1,7 @@
 /* admin: see admin.h. */
 #include "daemon/admin.h"
 
+#include "daemon/config_keys.h"
 #include "daemon/daemon.h"
 #include "daemon/loader.h"
 #include "daemon/turn.h"
@@ -542,6 +543,27 @@ static void admin_use(const struct daemon *daemon, Ballast__V1__Setting *out) {
     }
 }
 
+/* What `auto` came to where the config alone does not decide; false without memory. */
+static bool admin_in_use(const struct daemon *daemon, struct arena *arena,
+                         Ballast__V1__Setting *out) {
+    char number[24];
+    const char *in_use = "";
+    if (!out->automatic || strcmp(out->value, CONFIG_AUTO) != 0) {
+        return true;
+    }
+    if (strcmp(out->name, "reader.backend") == 0) {
+        in_use = daemon->reader->backend;
+    } else if (strcmp(out->name, "reader.threads") == 0 && daemon->reader_threads > 0) {
+        (void)snprintf(number, sizeof number, "%" PRIu32, daemon->reader_threads);
+        in_use = number;
+    } else if (strcmp(out->name, "slab.slot_size") == 0) {
+        (void)snprintf(number, sizeof number, "%" PRIu64, daemon->phase.slot_bytes);
+        in_use = number;
+    }
+    out->in_use = arena_strdup(arena, in_use);
+    return out->in_use != NULL;
+}
+
 static Ballast__V1__Setting *admin_setting(const struct daemon *daemon, struct arena *arena,
                                            size_t i) {
     struct config_setting setting;
@@ -554,7 +576,8 @@ static Ballast__V1__Setting *admin_setting(const struct daemon *daemon, struct a
     out->value = arena_strdup(arena, setting.value);
     out->source = (char *)setting.origin;
     out->from = setting.from;
-    if (out->name == NULL || out->value == NULL) {
+    out->automatic = setting.automatic;
+    if (out->name == NULL || out->value == NULL || !admin_in_use(daemon, arena, out)) {
         return NULL;
     }
     admin_use(daemon, out);

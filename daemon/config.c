@@ -570,6 +570,8 @@ static int parse_key(struct loader *loader, struct config *config, size_t i) {
     }
     bool here = loader_layer(loader)->keys[i].text != NULL;
     config->origins[i] = (uint8_t)(here ? given->origin : ORIGIN_BEFORE);
+    config->automatic[i] = strcmp(key->fallback, CONFIG_AUTO) == 0 &&
+                           strcmp(given->text, CONFIG_AUTO) == 0;
     int code = key->kind->parse(key, given->text, config);
     if (code == -EINVAL) {
         char allowed[256];

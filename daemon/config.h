@@ -113,7 +113,8 @@ struct config {
     uint32_t exports_retained; /* likewise, of exported steps */
     /* enum config_origin of each key of the table, and of the keys of each dataset. */
     uint8_t origins[CONFIG_KEYS_MAX];
-    uint8_t *dataset_origins; /* ORIGIN_BEFORE also for what is not given at all */
+    bool automatic[CONFIG_KEYS_MAX]; /* given as "auto", whatever that came to */
+    uint8_t *dataset_origins;        /* ORIGIN_BEFORE also for what is not given at all */
     /* The plan by steps; sections[0] is `plan`. */
     struct plan_section *sections;
     uint32_t section_count; /* > 0 */
@@ -148,7 +149,8 @@ struct config_setting {
     char value[CONFIG_VALUE_BYTES];
     uint64_t from;      /* first step for which it holds, in the section [from STEP]; 0: the base */
     const char *origin; /* static */
-    bool plan;          /* part of the stream's identity */
+    bool automatic; /* "auto" was given, and is still the value where the config does not decide */
+    bool plan;      /* part of the stream's identity */
 };
 size_t config_setting_count(const struct config *config);
 void config_setting(const struct config *config, size_t i, struct config_setting *out);

@@ -65,6 +65,9 @@ struct config_key {
 size_t config_key_count(void);
 const struct config_key *config_key_at(size_t i);
 
+/* As in a file: a value that is for the program to choose. */
+#define CONFIG_AUTO "auto"
+
 /* Index of section.name, or config_key_count() for an unknown one. */
 size_t config_key_find(const char *section, const char *name);
 

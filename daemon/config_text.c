@@ -62,6 +62,7 @@ static void dataset_setting(const struct config *config, uint32_t section, size_
         (void)snprintf(out->value, sizeof out->value, "%s", *dataset_text(config, dataset, key));
     }
     out->origin = origin_name(config_of_section(config, section)->dataset_origins[i]);
+    out->automatic = false;
     out->plan = weight;
 }
 
@@ -77,6 +78,7 @@ static void section_setting(const struct config *config, uint32_t section, size_
     (void)snprintf(out->name, sizeof out->name, "%s.%s", key->section, key->name);
     key->kind->print(key, of, out->value);
     out->origin = origin_name(of->origins[i]);
+    out->automatic = of->automatic[i];
     out->plan = key->plan;
 }
 

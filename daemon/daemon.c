@@ -345,6 +345,7 @@ static int daemon_open_reader(struct daemon *daemon, struct error *error) {
     if (code < 0) {
         return code;
     }
+    daemon->reader_threads = strcmp(daemon->reader->backend, "pread") == 0 ? options.threads : 0;
     daemon_note_reader(daemon, &why);
     log_line(why.code < 0 ? LOG_WARNING : LOG_INFO, "reader", "reading with %s%s%s",
              daemon->reader->backend, why.code < 0 ? ": " : "", why.code < 0 ? why.text : "");

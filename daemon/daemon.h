@@ -63,8 +63,9 @@ struct daemon {
     struct catalog *catalog;
     struct corpus_source source;
     struct reader *reader;
-    struct error io_lacks; /* what reading does without, why, and the remedy; code 0: nothing */
-    bool io_registered;    /* reads go straight into registered memory */
+    uint32_t reader_threads; /* 0: it has no pool */
+    struct error io_lacks;   /* what reading does without, why, and the remedy; code 0: nothing */
+    bool io_registered;      /* reads go straight into registered memory */
     uint8_t fingerprint[16];
     struct blob identity; /* of the job, as checkpoints state it; its texts are ours */
     char data_path[CONFIG_PATH_BYTES + 8];

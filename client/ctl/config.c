@@ -4,10 +4,12 @@
 #include "client/ctl/print.h"
 #include "client/ctl/table.h"
 #include "client/ctl/units.h"
+#include "daemon/config_keys.h"
 #include "daemon/store.h"
 #include "planner/planner.h"
 
 #include <inttypes.h>
+#include <string.h>
 #include <xxhash.h>
 
 static bool is_limit(const Ballast__V1__Setting *setting) {
@@ -23,6 +25,13 @@ static bool any_limit(const Ballast__V1__ConfigResponse *response) {
     return false;
 }
 
+/* "12 (auto)", or "auto" where nothing else is known. */
+static void print_value(struct table *table, const Ballast__V1__Setting *setting) {
+    const char *value = setting->in_use[0] != '\0' ? setting->in_use : setting->value;
+    bool chosen = setting->automatic && strcmp(value, CONFIG_AUTO) != 0;
+    table_cell(table, "%s%s", value, chosen ? " (auto)" : "");
+}
+
 /* Use and high-water marks are columns only where something is in use. */
 static void print_settings(const Ballast__V1__ConfigResponse *response) {
     static const struct table_column columns[] = {
@@ -35,7 +44,7 @@ static void print_settings(const Ballast__V1__ConfigResponse *response) {
     for (size_t i = 0; i < response->n_settings; i++) {
         const Ballast__V1__Setting *setting = response->settings[i];
         table_cell(&table, "%s", setting->name);
-        table_cell(&table, "%s", setting->value);
+        print_value(&table, setting);
         if (setting->from > 0) {
             table_cell(&table, "step %" PRIu64, setting->from);
         } else {
@@ -53,7 +62,8 @@ static void print_settings(const Ballast__V1__ConfigResponse *response) {
 
 int ctl_config(struct ctl *ctl, int argc, char **argv) {
     ctl_parse_none(ctl,
-                   "Shows every setting and where it comes from, then what [from STEP] sections "
+                   "Shows every setting and where it comes from, with (auto) what an auto came "
+                   "to, then what [from STEP] sections "
                    "change and from which step on; limits with their use and high-water mark. With "
                    "--config alone, what a daemon would make of FILE.",
                    argc, argv);

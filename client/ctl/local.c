@@ -371,6 +371,7 @@ static Ballast__V1__Setting *setting_message(struct arena *arena, const struct c
     message->value = arena_strdup(arena, setting.value);
     message->source = arena_strdup(arena, setting.origin);
     message->from = setting.from;
+    message->automatic = setting.automatic;
     bool whole = message->name != NULL && message->value != NULL && message->source != NULL;
     return whole ? message : NULL;
 }

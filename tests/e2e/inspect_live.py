@@ -345,6 +345,35 @@ def test_a_long_value_is_cut_on_a_terminal_and_whole_in_a_pipe():
         assert long not in cut and "..." in cut and all(len(line) <= 80 for line in cut.splitlines()), cut
 
 
+def test_config_says_what_every_auto_came_to():
+    with small_world() as world:
+        with open(world.config_path, "a") as f:
+            f.write("[reader]\nbackend = pread\n")
+        world.start()
+        settings = {s["name"]: s for s in world.live("config")["settings"]}
+        told = {"daemon.ahead_steps": ("32", ""), "reader.direct": ("auto", "")}
+        for name, (value, in_use) in told.items():
+            setting = settings[name]
+            assert (setting["value"], setting["in_use"], setting["automatic"]) == (value, in_use, True), setting
+        assert not settings["plan.window"]["automatic"] and not settings["reader.backend"]["automatic"]
+        threads, slot = (settings[name] for name in ("reader.threads", "slab.slot_size"))
+        for setting in threads, slot:
+            assert setting["automatic"] and setting["value"] == "auto", setting
+        slab = sum(os.stat(f"/proc/{world.daemon.pid}/fd/{fd}").st_size
+                   for fd in os.listdir(f"/proc/{world.daemon.pid}/fd")
+                   if "memfd" in os.readlink(f"/proc/{world.daemon.pid}/fd/{fd}"))
+        assert slab == int(slot["in_use"]) * int(settings["slab.slots"]["value"]), (slab, slot)
+        tasks = [open(f"/proc/{world.daemon.pid}/task/{task}/comm").read().strip()
+                 for task in os.listdir(f"/proc/{world.daemon.pid}/task")]
+        assert tasks.count("ballast-pread") == int(threads["in_use"]) > 0, (tasks, threads)
+        text = world.ctl("--socket", world.socket, "config").stdout
+        for line in ("daemon.ahead_steps +32 \\(auto\\) +default", f"reader.threads +{threads['in_use']} \\(auto\\) +default",
+                     f"slab.slot_size +{slot['in_use']} \\(auto\\) +default", "reader.direct +auto +default",
+                     "reader.backend +pread +file"):
+            assert re.search("^" + line, text, re.M), (line, text)
+        world.stop()
+
+
 def test_what_was_planned_for_ranks_that_are_gone_is_within_the_limit():
     with small_world() as world:
         world.start()

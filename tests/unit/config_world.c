@@ -71,6 +71,10 @@ const char *world_origin(const struct config *config, const char *name) {
     return setting_find(config, name)->origin;
 }
 
+bool world_automatic(const struct config *config, const char *name) {
+    return setting_find(config, name)->automatic;
+}
+
 char *world_print(const struct config *config) {
     char *text = NULL;
     size_t bytes = 0;

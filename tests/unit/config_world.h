@@ -19,9 +19,11 @@ int world_load(const char *text, const struct config_override *overrides, size_t
 /* Loads what must load. */
 struct config *world_config(const char *text);
 
-/* The value or origin of a setting by name; fails the test when there is none. Static memory. */
+/* The value or origin of a setting by name, and whether it came of "auto"; fails the test when
+ * there is none. Static memory. */
 const char *world_value(const struct config *config, const char *name);
 const char *world_origin(const struct config *config, const char *name);
+bool world_automatic(const struct config *config, const char *name);
 
 /* All settings as a file: the caller frees. */
 char *world_print(const struct config *config);

@@ -304,6 +304,29 @@ static void contradictions_carry_the_line_of_the_key_they_name(void **state) {
                    "test.conf:4: plan.step_tokens = 1300000");
 }
 
+/* Also where it comes to the number that could have been given, and in a section that changes it.
+ */
+static void what_came_of_auto_says_so(void **state) {
+    (void)state;
+    struct config *config = world_config(WORLD_DATASET
+                                         "[plan]\nstep_tokens = auto\n[daemon]\nahead_steps = 32\n"
+                                         "[from 9]\nparallel.dp = 2\n");
+    assert_string_not_equal(world_value(config, "plan.step_tokens"), "auto");
+    assert_true(world_automatic(config, "plan.step_tokens"));
+    assert_true(world_automatic(config, "slab.slots"));
+    assert_string_equal(world_value(config, "reader.threads"), "auto");
+    assert_true(world_automatic(config, "reader.threads"));
+    assert_false(world_automatic(config, "daemon.ahead_steps"));
+    assert_false(world_automatic(config, "plan.window"));
+    assert_false(world_automatic(config, "dataset.books.path"));
+    assert_true(config->later[0]->slots > config->slots);
+    struct config_setting last;
+    config_setting(config, config_setting_count(config) - 1, &last);
+    assert_string_equal(last.name, "slab.slots");
+    assert_true(last.from == 9 && last.automatic);
+    config_destroy(config);
+}
+
 static void slots_below_what_credits_need_are_refused(void **state) {
     (void)state;
     expect_refusal(
@@ -461,6 +484,7 @@ int main(void) {
         cmocka_unit_test(auto_plans_as_far_ahead_as_the_node_has_room),
         cmocka_unit_test(a_missing_file_is_named),
         cmocka_unit_test(names_are_those_of_their_owners),
+        cmocka_unit_test(what_came_of_auto_says_so),
         cmocka_unit_test(plan_text_is_canonical_and_without_paths),
         cmocka_unit_test(job_digest_covers_what_may_never_change),
         cmocka_unit_test(a_slot_holds_the_largest_payload),
