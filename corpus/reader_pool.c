@@ -6,6 +6,7 @@
 #include "corpus/reader_jobs.h"
 #include "corpus/thread.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,10 +79,11 @@ int reader_pool_open(const struct reader_options *options, struct reader **out,
         .ops = &pool_ops, .backend = "pread", .event_fd = pool->jobs.event_fd};
     pool->share = 2 * options->threads;
     while (pool->thread_count < options->threads) {
-        rc = thread_start(&pool->threads[pool->thread_count], pool_thread, pool);
+        char what[96];
+        (void)snprintf(what, sizeof what, "thread %u of the %u that reader.threads asks for",
+                       pool->thread_count + 1, options->threads);
+        rc = thread_start(&pool->threads[pool->thread_count], pool_thread, pool, what, error);
         if (rc < 0) {
-            error_set(error, rc, "thread %u of %u of the reader: %s; lower reader.threads",
-                      pool->thread_count + 1, options->threads, strerror(-rc));
             pool_close(&pool->reader);
             return rc;
         }

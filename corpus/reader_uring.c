@@ -447,9 +447,9 @@ static int ring_reserve(struct uring_ring *ring, struct error *error) {
 }
 
 static int ring_launch(struct uring_ring *ring, struct error *error) {
-    int rc = thread_start(&ring->thread, uring_thread, ring);
+    int rc = thread_start(&ring->thread, uring_thread, ring, "the reader's thread", error);
     if (rc < 0) {
-        return error_set(error, rc, "thread of the reader: %s", strerror(-rc));
+        return rc;
     }
     while (sem_wait(&ring->started) < 0) {
         assert(errno == EINTR);

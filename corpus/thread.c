@@ -4,11 +4,13 @@
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
+#include <string.h>
 
 /* Where one is blocked, the kernel ends the process and asks no handler. */
 static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV};
 
-int thread_start(pthread_t *thread, void *(*body)(void *context), void *context) {
+int thread_start(pthread_t *thread, void *(*body)(void *context), void *context, const char *what,
+                 struct error *error) {
     sigset_t all, before;
     (void)sigfillset(&all);
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
@@ -17,7 +19,12 @@ int thread_start(pthread_t *thread, void *(*body)(void *context), void *context)
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     int code = pthread_create(thread, NULL, body, context);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return -code;
+    return code == 0
+               ? 0
+               : error_set(error, -code,
+                           "%s cannot be started: %s; raise the limit of tasks (TasksMax=, "
+                           "ulimit -u) or of memory, its stack included (LimitAS=, ulimit -v)",
+                           what, strerror(code));
 }
 
 void thread_begin(const char *name, enum thread_kind kind) {

@@ -8,12 +8,15 @@
 #ifndef BALLAST_CORPUS_THREAD_H
 #define BALLAST_CORPUS_THREAD_H
 
+#include "planner/error.h"
+
 #include <pthread.h>
 
 enum thread_kind { THREAD_PROMPT, THREAD_BACKGROUND };
 
-/* 0 or a negative errno. */
-int thread_start(pthread_t *thread, void *(*body)(void *context), void *context);
+/* -EAGAIN naming `what` ("the planner's thread") and the limits that may be in the way. */
+int thread_start(pthread_t *thread, void *(*body)(void *context), void *context, const char *what,
+                 struct error *error);
 
 /* What a body says of itself first; `name` has at most 15 characters. */
 void thread_begin(const char *name, enum thread_kind kind);

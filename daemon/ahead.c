@@ -323,6 +323,10 @@ static void ahead_free(struct ahead *ahead) {
     free(ahead);
 }
 
+static int ahead_no_memory(struct error *error) {
+    return error_set(error, -ENOMEM, "no memory for the planner's thread; free some memory");
+}
+
 int ahead_start(struct schedule *schedule, const struct corpus_source *source,
                 const struct domains *domains, struct plan_state *state,
                 void (*wake)(void *context), void *context, struct ahead **out,
@@ -330,7 +334,7 @@ int ahead_start(struct schedule *schedule, const struct corpus_source *source,
     struct ahead *ahead = calloc(1, sizeof *ahead);
     if (ahead == NULL) {
         plan_state_destroy(state);
-        return error_set(error, -ENOMEM, "planner thread: out of memory");
+        return ahead_no_memory(error);
     }
     ahead->schedule = schedule;
     ahead->source = source;
@@ -349,10 +353,11 @@ int ahead_start(struct schedule *schedule, const struct corpus_source *source,
     if (ready) {
         ahead_begin_domains(ahead);
     }
-    int code = ready ? thread_start(&ahead->thread, ahead_run, ahead) : -ENOMEM;
+    int code = ready ? thread_start(&ahead->thread, ahead_run, ahead, "the planner's thread", error)
+                     : ahead_no_memory(error);
     if (code < 0) {
         ahead_free(ahead);
-        return error_set(error, code, "planner thread: %s", strerror(-code));
+        return code;
     }
     *out = ahead;
     return 0;

@@ -533,13 +533,17 @@ static void memo_free(struct memo *memo) {
     free(memo);
 }
 
+static int memo_no_memory(struct error *error) {
+    return error_set(error, -ENOMEM, "no memory for the store's thread; free some memory");
+}
+
 int memo_start(struct store *store, const struct memo_options *options, void (*wake)(void *context),
                void *context, struct memo **out, struct error *error) {
     pthread_condattr_t monotonic;
     struct memo *memo = calloc(1, sizeof *memo);
     if (memo == NULL) {
         plan_state_destroy(options->scratch);
-        return error_set(error, -ENOMEM, "store thread: out of memory");
+        return memo_no_memory(error);
     }
     memo->store = store;
     memo->scratch = options->scratch;
@@ -561,10 +565,11 @@ int memo_start(struct store *store, const struct memo_options *options, void (*w
     memo->ranks = calloc(memo->ranks_max + 1u, sizeof *memo->ranks);
     memo->gathered.ranks = calloc(memo->ranks_max + 1u, sizeof *memo->ranks);
     bool fits = memo->ranks != NULL && memo->gathered.ranks != NULL;
-    int code = fits ? thread_start(&memo->thread, memo_run, memo) : -ENOMEM;
+    int code = fits ? thread_start(&memo->thread, memo_run, memo, "the store's thread", error)
+                    : memo_no_memory(error);
     if (code < 0) {
         memo_free(memo);
-        return error_set(error, code, "store thread: %s", strerror(-code));
+        return code;
     }
     *out = memo;
     return 0;

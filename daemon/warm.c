@@ -159,9 +159,10 @@ static void *warm_run(void *argument) {
 
 int warm_start(struct warm *warm, struct daemon *daemon, struct error *error) {
     warm->daemon = daemon;
-    int code = thread_start(&warm->thread, warm_run, warm);
+    int code = thread_start(&warm->thread, warm_run, warm, "the thread that opens the corpus",
+                            error);
     if (code < 0) {
-        return error_set(error, code, "warming thread: %s", strerror(-code));
+        return code;
     }
     warm->running = true;
     return 0;

@@ -202,7 +202,7 @@ static void threads_are_guarded_one_by_one(void **state) {
             assert_true(worlds[i].fd >= 0);
             worlds[i].folder[0] = 0;
         }
-        assert_int_equal(thread_start(&threads[i], copy_often, &worlds[i]), 0);
+        assert_int_equal(thread_start(&threads[i], copy_often, &worlds[i], "it", NULL), 0);
     }
     for (uint32_t i = 0; i < 4; i++) {
         void *wrong;

@@ -31,6 +31,7 @@ static struct {
     unsigned nth;
     unsigned calls;
     bool armed;
+    bool thread; /* that could not be had was it */
 } open_fault;
 
 static struct {
@@ -212,7 +213,8 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(
                           void *context);
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*body)(void *),
                           void *context) {
-    return open_fault_hits() ? EAGAIN : __real_pthread_create(thread, attr, body, context);
+    open_fault.thread = open_fault_hits();
+    return open_fault.thread ? EAGAIN : __real_pthread_create(thread, attr, body, context);
 }
 
 ssize_t __real_write(int fd, const void *bytes, size_t count);
@@ -409,23 +411,34 @@ static unsigned open_descriptors(void) {
     return count;
 }
 
+/* What can be done about a thread that the system denies. */
+static bool names_limits(const char *text) {
+    return strstr(text, "Resource temporarily unavailable") != NULL &&
+           strstr(text, "TasksMax=") != NULL && strstr(text, "ulimit -u") != NULL &&
+           strstr(text, "ulimit -v") != NULL;
+}
+
 static void exhaust_open(enum reader_backend backend, unsigned faults_min) {
     unsigned before = open_descriptors();
     int rc = -1;
+    unsigned threads = 0;
     for (open_fault.nth = 1; rc < 0; open_fault.nth++) {
         struct reader *reader = NULL;
         struct error error = {0};
         open_fault.calls = 0;
+        open_fault.thread = false;
         open_fault.armed = true;
         rc = reader_open(backend,
                          &(struct reader_options){.queue_depth = 4, .threads = 2, .jobs_max = 4},
                          &reader, NULL, &error);
         open_fault.armed = false;
         assert_true(rc == 0 || (error.code == rc && error.text[0] != '\0' && reader == NULL));
+        assert_true(!open_fault.thread || names_limits(error.text));
+        threads += open_fault.thread;
         reader_close(reader);
         assert_int_equal(open_descriptors(), before);
     }
-    assert_true(open_fault.nth - 2 >= faults_min);
+    assert_true(open_fault.nth - 2 >= faults_min && threads > 0);
 }
 
 static void an_open_that_fails_anywhere_says_why_and_leaves_nothing(void **state) {
