@@ -182,11 +182,8 @@ def test_health_is_answered_and_nothing_else():
 
 def test_a_port_of_this_machine_only():
     with small_world() as world:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        world.start("--set", f"metrics.listen=127.0.0.1:{port}")
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        world.start("--set", f"metrics.listen=127.0.0.1:{world.port}")
+        connection = http.client.HTTPConnection("127.0.0.1", world.port, timeout=30)
         connection.request("GET", "/metrics")
         assert "ballast_batch_wait_seconds" in parse(connection.getresponse().read().decode())
         world.stop()

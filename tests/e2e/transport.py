@@ -18,9 +18,11 @@ STEPS = 12
 MICRO_BATCHES = 4  # of two replicas
 
 
-def world_with_corpus(**sections):
-    """Micro-batches of half a megabyte: several pieces each."""
+def world_with_corpus(listen=None, **sections):
+    """Micro-batches of half a megabyte: several pieces each. With `listen`, on a port of its own."""
     world = World()
+    if listen is not None:
+        sections["listen"] = {"tcp": f"127.0.0.1:{world.port}", **listen}
     prefix = os.path.join(world.dir, "d")
     write_corpus(prefix, synthetic_documents(5, 4000, 100000))
     world.config([("d", prefix, 1)], {
@@ -146,12 +148,6 @@ def test_a_slow_fetcher_does_not_delay_the_rings_ranks():
 # TCP
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def write_token(world, name, token):
     path = os.path.join(world.dir, name)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
@@ -161,12 +157,9 @@ def write_token(world, name, token):
 
 def world_on_tcp(**listen):
     """A world whose ranks and ctl may use .tcp with the token files .token and .admin."""
-    port = free_port()
-    world = world_with_corpus(listen={"tcp": f"127.0.0.1:{port}", "token_file": "token",
-                                      "admin_token_file": "admin", **listen},
+    world = world_with_corpus(listen={"token_file": "token", "admin_token_file": "admin", **listen},
                               limits={"connections": 30})
-    world.port = port
-    world.tcp = f"tcp:127.0.0.1:{port}"
+    world.tcp = f"tcp:127.0.0.1:{world.port}"
     world.token = write_token(world, "token", "a token of ranks 0123456789".replace(" ", "-"))
     world.admin = write_token(world, "admin", "a token of operators 012345".replace(" ", "-"))
     return world
@@ -254,12 +247,10 @@ def test_a_pulled_cable_ends_the_connection_after_its_timeout():
 
 
 def world_on_tls():
-    port = free_port()
     world = world_with_corpus(listen={
-        "tcp": f"127.0.0.1:{port}", "certificate": "ca/daemon.pem", "key": "ca/daemon.key", "ca": "ca/ca.pem",
+        "certificate": "ca/daemon.pem", "key": "ca/daemon.key", "ca": "ca/ca.pem",
         "serve_names": "trainer.test", "admin_names": "operator.test"})
-    world.tls = f"tls:127.0.0.1:{port}"
-    world.port = port
+    world.tls = f"tls:127.0.0.1:{world.port}"
     world.authority = Authority(os.path.join(world.dir, "ca"))
     world.authority.sign("daemon", "IP:127.0.0.1,DNS:daemon.test")
     world.authority.sign("trainer", "DNS:trainer.test")

@@ -178,6 +178,15 @@ class Rank:
         return self.lines()
 
 
+def hold_port():
+    """A socket on a port of 127.0.0.1 that is the caller's until it closes it. It stays bound, so that the kernel gives the
+    port to nobody who asks for any; a daemon listens on it all the same: both set SO_REUSEADDR, and this one never listens."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
 class World:
     """One temporary folder with a config, a state directory, a socket and processes."""
 
@@ -189,6 +198,7 @@ class World:
         self.ranks = []
         self.daemon = None
         self.daemon_log = os.path.join(self.dir, "daemon.log")
+        self.held_port = None
 
     def __enter__(self):
         return self
@@ -201,6 +211,8 @@ class World:
         if self.daemon and self.daemon.poll() is None:
             self.daemon.kill()
             self.daemon.wait()
+        if self.held_port is not None:
+            self.held_port.close()
         if kind is not None and kind is not Skip and os.path.exists(self.daemon_log):
             with open(self.daemon_log) as f:
                 sys.stdout.write("".join(f.readlines()[-40:]))
@@ -219,6 +231,13 @@ class World:
                 for key, value in settings.items():
                     f.write(f"{key} = {value}\n")
                 f.write("\n")
+
+    @property
+    def port(self):
+        """A port that is this world's to its end."""
+        if self.held_port is None:
+            self.held_port = hold_port()
+        return self.held_port.getsockname()[1]
 
     def start(self, *arguments, bin_dir=None, ready=True, timeout=60, environment=None, **popen):
         """Starts ballastd and waits for READY=1; returns the process."""
