@@ -3,6 +3,7 @@
 #include "corpus/mapped.h"
 #include "corpus/thread.h"
 #include "tests/unit/corpus_files.h"
+#include "tests/unit/mapped_world.h"
 
 #include <stdarg.h>
 #include <setjmp.h>
@@ -113,20 +114,9 @@ static uint32_t deal(struct world *world, uint64_t offset, uint32_t longest) {
     return count;
 }
 
-/* cmocka has a handler of its own for every test. */
-static void guard_again(struct world *world) {
-    static struct sigaction action;
-    if (action.sa_sigaction == NULL) {
-        struct iovec iovec = {world->memory, 1};
-        assert_true(take(world->fd, 0, &iovec, 1));
-        assert_int_equal(sigaction(SIGBUS, NULL, &action), 0);
-    }
-    assert_int_equal(sigaction(SIGBUS, &action, NULL), 0);
-}
-
 static void all_pieces_come_and_gaps_are_passed_over(void **state) {
     struct world *world = *state;
-    guard_again(world);
+    mapped_world_guard();
     for (uint32_t turn = 0; turn < 600; turn++) {
         uint32_t longest = 1 + below(turn % 2 == 0 ? 20000 : 600);
         uint64_t offset = below(FILE_BYTES);
@@ -140,7 +130,7 @@ static void what_a_file_no_longer_has_is_not_taken(void **state) {
     struct world *world = *state;
     static const uint32_t ends[] = {0, 1, 8191, 8192, 8193, 409600, 700000, FILE_BYTES - 1};
     struct iovec iovec = {world->memory, 0};
-    guard_again(world);
+    mapped_world_guard();
     for (uint32_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
         world_restore(world);
         assert_int_equal(ftruncate(world->fd, ends[i]), 0);
@@ -159,7 +149,7 @@ static void what_a_file_no_longer_has_is_not_taken(void **state) {
 static void a_file_cut_off_under_the_copy_is_no_signal(void **state) {
     struct world *world = *state;
     struct iovec iovec = {world->memory, FILE_BYTES};
-    guard_again(world);
+    mapped_world_guard();
     for (uint64_t end = 0; end < FILE_BYTES; end += 49999) {
         world_restore(world);
         assert_false(take_cut_off(world->fd, 0, &iovec, 1, end));
@@ -189,7 +179,7 @@ static void *copy_often(void *context) {
 static void threads_are_guarded_one_by_one(void **state) {
     struct world *world = *state, worlds[4];
     pthread_t threads[4];
-    guard_again(world);
+    mapped_world_guard();
     for (uint32_t i = 0; i < 4; i++) {
         worlds[i] = *world;
         worlds[i].memory = malloc(FILE_BYTES);

@@ -1,8 +1,8 @@
 /* From parts to extents and from a file's tokens to a slot's: single cases. Random ones against a
  * reference are in tests/property/corpus_tokens_reference.c. */
+#include "tests/unit/mapped_world.h"
 #include "tests/unit/tokens_world.h"
 #include "corpus/files.h"
-#include "corpus/mapped.h"
 #include "corpus/megatron.h"
 #include "corpus/volumes.h"
 
@@ -10,10 +10,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -705,18 +703,6 @@ static void pages_of_64_kilobytes_are_mapped_as_well(void **state) {
     tokens_job_deinit(&job);
 }
 
-static struct sigaction guard; /* of mappings; cmocka has a handler of its own for every test */
-
-static void find_guard(void) {
-    struct mapping mapping;
-    int fd = open("/proc/self/exe", O_RDONLY);
-    bool mapped = mapping_open(fd, &mapping);
-    assert(mapped);
-    mapping_close(&mapping);
-    close(fd);
-    (void)sigaction(SIGBUS, NULL, &guard);
-}
-
 /* In the middle of a page too, where a mapping has zeros; and the slots that do not need it. */
 static void a_mapped_file_that_became_shorter_is_refused_at_its_new_end(void **state) {
     struct tokens_world *world = *state;
@@ -724,7 +710,7 @@ static void a_mapped_file_that_became_shorter_is_refused_at_its_new_end(void **s
     static uint16_t payloads[2][WIDE_MANY / 2 * WIDE];
     static const uint32_t ends[] = {2457598, 2457000, 2088960, 1048578, 1048576, 500002};
     char prefix[96], path[128], place[128];
-    assert_int_equal(sigaction(SIGBUS, &guard, NULL), 0);
+    mapped_world_guard();
     (void)wide_set(world);
     tokens_world_path(world, 0, prefix);
     snprintf(path, sizeof path, "%s.bin", prefix);
@@ -783,6 +769,6 @@ int main(void) {
         TEST(a_mapped_file_that_became_shorter_is_refused_at_its_new_end),
         TEST(a_failed_read_names_document_and_error),
     };
-    find_guard();
+    mapped_world_guard();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
