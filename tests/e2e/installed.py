@@ -99,6 +99,20 @@ def test_the_program_of_the_readme_says_why_it_cannot_go_on():
         world.stop()
 
 
+def test_a_build_that_is_not_whole_installs_nothing_and_says_how_to_make_it_so():
+    """As deploy/quickstart leaves it."""
+    with World() as world:
+        build, prefix = (os.path.join(world.dir, name) for name in ("bui ld", "prefix"))
+        run("cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DBALLAST_TESTS=OFF")
+        os.makedirs(os.path.join(build, "bin"), exist_ok=True)
+        for program in ("ballastd", "ballastctl", "ballast-rank"):
+            shutil.copy(os.path.join(BIN, program), os.path.join(build, "bin"))
+        done = subprocess.run(["cmake", "--install", build, "--prefix", prefix], capture_output=True, text=True, timeout=120)
+        said = " ".join(done.stderr.split())  # which cmake wraps
+        assert done.returncode != 0 and "bin/ballast-profile is not built, so nothing is installed" in said, done
+        assert f"cmake --build '{build}'" in said and not os.path.exists(prefix), said
+
+
 def test_pip_installs_the_python_package_without_a_network_or_a_build_tool():
     if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, timeout=60).returncode != 0:
         raise Skip("there is no pip: apt-get install python3-pip")
