@@ -1,9 +1,15 @@
 /* level: variable-length packing with outliers released where a step can hide them.
  *
- * queues/level decides; here is what it looks at. Behind what waits, `after->waiting` holds what is
- * looked at ahead of the step: the parts from the front on that were not delivered early. They are
- * not state. When planning goes on from the state that it made last, they still lie there, else
- * they are read again; either way they follow from the state alone.
+ * queues/level decides; here is what it looks at. Behind what waits lies what is looked at ahead of
+ * the step: the parts from the front on that were not delivered early. They are not state. When
+ * planning goes on from the state that it made last, they still lie there, else they are read
+ * again; either way they follow from the state alone.
+ *
+ * A decision is about what the step may take: what waits, what its look ahead reaches, and as many
+ * shorts as could ever join it. These lie in `after->waiting`. What lies further ahead changes
+ * nothing and stays in a queue, where it costs nothing: where a section of small steps follows on
+ * one of large steps, these are the parts up to the last that was delivered early, thousands of
+ * steps' worth.
  *
  * Settled here: every step has a document for every micro-batch while there are any, in stream
  * order, whatever level wants; a step takes at most documents_max; what waits and what is looked at
@@ -20,21 +26,45 @@ static bool level_is_candidate(const struct planner *p, uint32_t length) {
     return length >= p->options.level.candidate_length;
 }
 
+/* Parts that wait or are looked at, once those of the last step are counted among them. */
+static uint32_t level_in_hand(const struct planner *p) {
+    return p->after->waiting_count + p->far_count;
+}
+
+/* Whether the nominal step of a part at this offset is at most `steps` ahead. */
+static bool level_is_near(const struct planner *p, uint64_t offset, uint32_t steps) {
+    return offset < p->after->target_tokens + (steps + UINT64_C(1)) * p->options.step_tokens;
+}
+
 /* Whether the part at the end of what was looked at is still to be. */
-static bool level_looks_on(const struct planner *p, uint64_t nominal_step) {
+static bool level_looks_on(const struct planner *p) {
     const struct plan_state *after = p->after;
     if (p->scan->stream_parts < plan_state_known_end(after)) {
         return true;
     }
-    bool near = nominal_step <= after->step + p->options.level.horizon ||
-                after->waiting_count < p->options.micro_batches;
-    return near && after->waiting_count < p->options.waiting_max &&
+    bool near = level_is_near(p, p->scan->stream_tokens, p->options.level.horizon) ||
+                level_in_hand(p) < p->options.micro_batches;
+    return near && level_in_hand(p) < p->options.waiting_max &&
            p->scan->stream_parts - after->stream_parts < LOOK_AHEAD_LIMIT;
+}
+
+static struct far_part *level_far(const struct planner *p, uint32_t i) {
+    return &p->far[p->far_begin + i];
+}
+
+/* Once more have left than are there, these move to the beginning: no more pages are touched than
+ * were ever needed, and there is room for as many as may be in hand. */
+static void level_far_settle(struct planner *p) {
+    if (p->far_begin > p->far_count) {
+        memcpy(p->far, level_far(p, 0), p->far_count * sizeof *p->far);
+        p->far_begin = 0;
+    }
 }
 
 /* Looks at the next part. It joins the others unless it was delivered. */
 static bool level_look(struct planner *p, uint32_t *run) {
-    struct plan_state *after = p->after;
+    const struct plan_state *after = p->after;
+    uint64_t offset = p->scan->stream_tokens;
     struct document document;
     if (p->scan_ended || !step_read(p, p->scan, p->part_limit, &document)) {
         p->scan_ended = true;
@@ -46,8 +76,9 @@ static bool level_look(struct planner *p, uint32_t *run) {
         ++*run;
     }
     if (*run == after->run_count || document.stream_index < after->runs[*run].index) {
-        assert(after->waiting_count < after->waiting_max);
-        after->waiting[after->waiting_count++] = (struct waiting){.document = document};
+        assert(level_in_hand(p) < p->parts_max);
+        *level_far(p, p->far_count++) = (struct far_part){document, offset};
+        p->far_tokens += document.length;
     }
     return true;
 }
@@ -57,17 +88,31 @@ static void level_look_anew(struct planner *p) {
     plan_state_copy_front(p->scan, p->after);
     p->scan_ended = false;
     p->ahead = 0;
+    p->far_begin = 0;
+    p->far_count = 0;
+    p->far_tokens = 0;
 }
 
-/* Whether all that still lies there is to be looked at now, too. */
+/* Whether all that still lies there is to be looked at now, too: up to the last part that was
+ * delivered early always. */
 static bool level_keeps(const struct planner *p) {
     const struct plan_state *after = p->after;
-    if (p->ahead == 0) {
+    uint32_t ahead = p->ahead + p->far_count;
+    if (ahead == 0 || p->scan->stream_parts == plan_state_known_end(after)) {
         return true;
     }
-    uint32_t last = after->waiting_count + p->ahead - 1;
-    return last < p->options.waiting_max &&
-           after->waiting[last].document.nominal_step <= after->step + p->options.level.horizon;
+    uint64_t last = p->far_count > 0 ? level_far(p, p->far_count - 1)->offset
+                                     : p->offsets[after->waiting_count + p->ahead - 1];
+    return after->waiting_count + ahead <= p->options.waiting_max &&
+           level_is_near(p, last, p->options.level.horizon);
+}
+
+/* The clock was set back: what lies ahead of it comes later. */
+static void level_slip(struct planner *p) {
+    struct plan_state *after = p->after;
+    for (uint32_t i = after->waiting_count; i < after->waiting_count + p->ahead; i++) {
+        after->waiting[i].document.nominal_step = step_nominal(p, p->offsets[i]);
+    }
 }
 
 static void level_scan(struct planner *p) {
@@ -76,12 +121,62 @@ static void level_scan(struct planner *p) {
     if (!p->ahead_kept || !level_keeps(p)) {
         level_look_anew(p);
     }
-    after->waiting_count += p->ahead;
-    while (level_looks_on(p, step_nominal(p, p->scan->stream_tokens)) && level_look(p, &run)) {
+    if (p->ahead_slipped) {
+        level_slip(p);
     }
-    p->in_hand = after->waiting_count;
-    if (p->ended) {
-        p->held_tokens = plan_state_waiting_tokens(after, UINT32_MAX); /* for the drain alone */
+    level_far_settle(p);
+    after->waiting_count += p->ahead;
+    while (level_looks_on(p) && level_look(p, &run)) {
+    }
+    p->in_hand = level_in_hand(p);
+    if (p->ended) { /* for the drain alone */
+        p->held_tokens = plan_state_waiting_tokens(after, UINT32_MAX) + p->far_tokens;
+    }
+}
+
+/* The first of those far ahead comes near. */
+static const struct document *level_draw(struct planner *p) {
+    struct plan_state *after = p->after;
+    const struct far_part *part = level_far(p, 0);
+    struct document *document = &after->waiting[after->waiting_count].document;
+    p->offsets[after->waiting_count] = part->offset;
+    after->waiting[after->waiting_count++] = (struct waiting){.document = part->document};
+    document->nominal_step = step_nominal(p, part->offset);
+    p->far_tokens -= document->length;
+    p->far_begin++;
+    p->far_count--;
+    return document;
+}
+
+/* The shorts that a step could look at, counted one by one. */
+struct level_reach {
+    uint64_t tokens;
+    uint32_t beyond; /* of them, in more tokens than the micro-batches hold */
+};
+
+/* Another short; false when it is the last. */
+static bool level_reach_on(const struct planner *p, struct level_reach *reach, uint32_t length) {
+    reach->tokens += length;
+    reach->beyond += reach->tokens > p->options.micro_batches * p->bin_tokens;
+    return reach->beyond <= p->options.level.fit_window;
+}
+
+/* Brings near what the step may take: candidates by their nominal steps, shorts until there are
+ * more than it could look at, and so more than micro-batches. */
+static void level_come_near(struct planner *p) {
+    const struct plan_state *after = p->after;
+    uint32_t steps = p->options.level.look_ahead;
+    struct level_reach reach = {0};
+    bool short_of = true;
+    for (uint32_t i = 0; p->far_count > 0 && short_of && i < after->waiting_count; i++) {
+        uint32_t length = after->waiting[i].document.length;
+        short_of = level_is_candidate(p, length) || level_reach_on(p, &reach, length);
+    }
+    while (p->far_count > 0 && (short_of || level_is_near(p, level_far(p, 0)->offset, steps))) {
+        uint32_t length = level_draw(p)->length;
+        if (short_of && !level_is_candidate(p, length)) {
+            short_of = level_reach_on(p, &reach, length);
+        }
     }
 }
 
@@ -111,8 +206,7 @@ static uint32_t level_pool(struct planner *p) {
 /* The first shorts, as many as a step could look at. */
 static uint32_t level_shorts(struct planner *p) {
     uint64_t room = p->options.micro_batches * p->bin_tokens;
-    uint64_t tokens = 0;
-    uint32_t beyond = 0;
+    struct level_reach reach = {0};
     uint32_t count = 0;
     for (uint32_t i = 0; i < p->after->waiting_count; i++) {
         uint32_t length = p->after->waiting[i].document.length;
@@ -121,13 +215,11 @@ static uint32_t level_shorts(struct planner *p) {
         }
         p->shorts[count] = i;
         p->lengths[count] = length;
-        if (tokens < room) {
+        if (reach.tokens < room) {
             p->short_works[count] = work_of(&p->model, length);
         }
         count++;
-        tokens += length;
-        beyond += tokens > room;
-        if (beyond > p->options.level.fit_window) {
+        if (!level_reach_on(p, &reach, length)) {
             break;
         }
     }
@@ -268,6 +360,7 @@ static void level_remove(struct planner *p) {
             held += i < p->held_before;
             if (kept != i) {
                 after->waiting[kept] = after->waiting[i];
+                p->offsets[kept] = p->offsets[i];
             }
             kept++;
         }
@@ -276,13 +369,19 @@ static void level_remove(struct planner *p) {
     after->waiting_count = kept;
 }
 
+/* Stream index of the first part far ahead, or of the end of what was looked at. */
+static uint64_t level_far_index(const struct planner *p) {
+    return p->far_count > 0 ? level_far(p, 0)->document.stream_index : p->scan->stream_parts;
+}
+
 /* Moves the front behind what has arrived with the step: parts before `target` tokens, and those
- * behind them that were delivered. Delivered is what is not there any more. */
+ * behind them that were delivered. Delivered is what is not there any more. No part far ahead has
+ * arrived. */
 static void level_advance_front(struct planner *p, uint64_t target) {
     struct plan_state *after = p->after;
     uint32_t kept = after->waiting_count;
     uint32_t front = p->held_before;
-    while (after->stream_parts < p->scan->stream_parts) {
+    while (after->stream_parts < level_far_index(p)) {
         bool stays = front < kept &&
                      after->waiting[front].document.stream_index == after->stream_parts;
         if (stays && after->stream_tokens >= target) {
@@ -302,27 +401,52 @@ static void level_advance_front(struct planner *p, uint64_t target) {
     p->ahead = kept - front;
 }
 
-/* What was delivered ahead of the front: all that was looked at and is not there any more. */
-static void level_note_runs(struct planner *p) {
+/* Runs between the front and `end` of what is not there any more; counts them alone with NULL. What
+ * is there was not left over, since it did not arrive. */
+static uint32_t level_near_runs(const struct planner *p, uint64_t end, struct delivered_run *runs) {
     struct plan_state *after = p->after;
     uint64_t next = after->stream_parts;
-    after->run_count = 0;
+    uint32_t count = 0;
     for (uint32_t i = 0; i <= p->ahead; i++) {
         struct waiting *part = &after->waiting[after->waiting_count + i];
-        uint64_t index = i < p->ahead ? part->document.stream_index : p->scan->stream_parts;
+        uint64_t index = i < p->ahead ? part->document.stream_index : end;
         if (i < p->ahead) {
             part->kind = WAITING_IN_QUEUE;
         }
         if (index > next) {
-            after->runs[after->run_count++] = (struct delivered_run){next, index - next};
+            if (runs != NULL) {
+                runs[count] = (struct delivered_run){next, index - next};
+            }
+            count++;
         }
         next = index + 1;
     }
+    return count;
+}
+
+/* What was delivered ahead of the front: all that was looked at and is not there any more. Among
+ * what lies far ahead that is what it was. */
+static void level_note_runs(struct planner *p) {
+    struct plan_state *after = p->after;
+    uint64_t end = level_far_index(p);
+    uint32_t far = after->run_count;
+    while (far > 0 && after->runs[far - 1].index > end) {
+        far--;
+    }
+    uint32_t far_runs = after->run_count - far;
+    if (far_runs > 0) {
+        uint32_t near = level_near_runs(p, end, NULL);
+        memmove(after->runs + near, after->runs + far, far_runs * sizeof *after->runs);
+    }
+    after->run_count = level_near_runs(p, end, after->runs) + far_runs;
 }
 
 /* All that was looked at arrives: the drain's. */
 static void level_arrive(struct planner *p) {
     struct plan_state *after = p->after;
+    while (p->far_count > 0) {
+        (void)level_draw(p);
+    }
     plan_state_copy_front(after, p->scan);
     after->run_count = 0;
     p->ahead = 0;
@@ -334,21 +458,22 @@ static void level_arrive(struct planner *p) {
 
 static bool level_drain_due(const struct planner *p) {
     return p->ended && (p->held_tokens <= DRAIN_STEPS * p->options.step_tokens ||
-                        p->after->waiting_count < p->options.micro_batches);
+                        level_in_hand(p) < p->options.micro_batches);
 }
 
 bool level_step(struct planner *p) {
     uint32_t micro_batches = p->options.micro_batches;
     level_scan(p);
-    if (p->after->waiting_count == 0) {
+    if (p->in_hand == 0) {
         return false;
     }
-    memset(p->departures, DEPARTURE_NONE, p->after->waiting_count);
     if (level_drain_due(p)) {
         level_arrive(p);
         drain_begin(p);
         return true;
     }
+    level_come_near(p);
+    memset(p->departures, DEPARTURE_NONE, p->after->waiting_count);
     level_decide_step(p);
     level_fill(p);
     uint32_t count = level_list(p);

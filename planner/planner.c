@@ -45,6 +45,8 @@ static size_t planner_lay_out(struct planner *p, uint8_t *memory) {
     p->pool_indices = planner_array(memory, &at, level, sizeof *p->pool_indices);
     p->shorts = planner_array(memory, &at, level, sizeof *p->shorts);
     p->short_works = planner_array(memory, &at, level, sizeof *p->short_works);
+    p->offsets = planner_array(memory, &at, level, sizeof *p->offsets);
+    p->far = planner_array(memory, &at, 2 * level, sizeof *p->far);
     p->level_scratch = planner_array(memory, &at, level_scratch, 1);
     size_t fixed = plan_batches(options) > 0 ? options->documents_max : 0;
     uint32_t fixed_bins = plan_batches(options) * options->micro_batches;
@@ -332,7 +334,8 @@ int plan_step(struct planner *planner, const struct plan_state *state, struct pl
     assert(plan_state_conserves(planner->after));
     plan_state_copy(next, planner->after);
     /* The drain looks at nothing: what lies there is another state's. */
-    planner->ahead_kept = planner->slip_tokens == 0 && !state->draining;
+    planner->ahead_kept = !state->draining;
+    planner->ahead_slipped = planner->slip_tokens > 0;
     *plan = made;
     return 1;
 }

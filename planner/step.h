@@ -1,10 +1,11 @@
 /* step: the working memory of plan_step and the stages that it runs, one file each.
  *
  * Private to planner/. The parts in hand, those that wait and those that are looked at ahead are
- * one array, `after->waiting`, in stream order: reading appends, a decision per part says whether
- * it leaves, packing takes out what found a place. A step leaves the stages as `rows`: its
- * documents by (micro-batch, row order). All memory is reserved when the planner is created, for
- * the limits of its options; pages are touched only as far as steps need them. */
+ * one array, `after->waiting`, in stream order (but for those far ahead): reading appends, a
+ * decision per part says whether it leaves, packing takes out what found a place. A step leaves the
+ * stages as `rows`: its documents by (micro-batch, row order). All memory is reserved when the
+ * planner is created, for the limits of its options; pages are touched only as far as steps need
+ * them. */
 #ifndef BALLAST_PLANNER_STEP_H
 #define BALLAST_PLANNER_STEP_H
 
@@ -23,6 +24,12 @@ enum departure {
     DEPARTURE_RELEASED, /* its band was full */
     DEPARTURE_DUE,      /* by age */
     DEPARTURE_FILLS,    /* else there were fewer documents than micro-batches */
+};
+
+/* A part that level looked at and no step comes near. */
+struct far_part {
+    struct document document;
+    uint64_t offset; /* in the stream, tokens: its nominal step is the clock's to say */
 };
 
 struct planner {
@@ -48,12 +55,18 @@ struct planner {
     uint64_t predicted_ppm; /* by the release; 0: it predicts nothing */
     uint64_t slip_tokens;   /* by which the clock is set back with this step */
 
-    /* Level looks ahead. The parts lie in after->waiting behind waiting_count, and as long as
-     * planning goes on from the last state that was made they need not be read again. */
+    /* Level looks ahead. As long as planning goes on from the last state that was made, the parts
+     * need not be read again. Those that a step may take lie in after->waiting behind
+     * waiting_count, those behind them in a queue until their step is near: a section of large
+     * steps leaves many to one of small steps. */
     struct plan_state *scan; /* its front is the end of what was looked at; nothing waits in it */
     bool scan_ended;         /* the stream ends there */
-    uint32_t ahead;          /* parts looked at and not delivered */
-    bool ahead_kept;         /* they are those of the state in hand */
+    uint32_t ahead;          /* parts looked at and not delivered, in after->waiting */
+    uint32_t far_begin;      /* the queue's first; far_count parts from there on */
+    uint32_t far_count;
+    uint64_t far_tokens;
+    bool ahead_kept;    /* they are those of the state in hand */
+    bool ahead_slipped; /* the clock was set back since their nominal steps were found */
 
     /* By held part, or by row: parts_max long. */
     struct waiting *rows; /* the step's documents by (micro-batch, row order) */
@@ -70,6 +83,8 @@ struct planner {
     uint64_t *pool_indices;
     uint32_t *shorts;
     uint64_t *short_works;
+    uint64_t *offsets;    /* in the stream, of the parts in after->waiting that lie ahead */
+    struct far_part *far; /* 2 * parts_max long */
     void *level_scratch;
     struct fixed_piece *pieces; /* fixed: documents_max of them */
     void *fixed_scratch;
