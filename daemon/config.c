@@ -816,8 +816,7 @@ static int resolve_profile(struct loader *loader, struct config *config) {
 }
 
 /* Where it is not given, as many steps are planned and read ahead as have AHEAD_TOKENS in slots,
- * and no more than given slots hold; few at least. The first section's number holds for planning,
- * each one's for its slots. */
+ * and no more than given slots hold; few at least; of each section its own. */
 static void resolve_ahead(struct config *config) {
     if (config->ahead_steps == 0) {
         uint64_t batches = config->plan.micro_batches / config->plan.dp;

@@ -80,7 +80,7 @@ struct config {
     /* [daemon] */
     char socket_path[CONFIG_PATH_BYTES]; /* control; the data socket is this + ".data" */
     char state_dir[CONFIG_PATH_BYTES];
-    uint32_t ahead_steps; /* steps planned and read ahead of the fastest rank */
+    uint32_t ahead_steps; /* how far ahead of the fastest rank a step is planned and read */
     uint32_t lease_ms;    /* silence after which a rank's claims end */
     /* May call Loader; the daemon's own uid and root always. */
     uint32_t uids_serve[CONFIG_UIDS_MAX];
@@ -139,6 +139,10 @@ void config_destroy(struct config *config);
 /* The config as it stands for a step, or in a section. */
 const struct config *config_at(const struct config *config, uint64_t step);
 const struct config *config_of_section(const struct config *config, uint32_t section);
+
+/* Steps planned and read ahead of a rank that stands at `step`: each as far ahead as the section
+ * that it is in says, and no step before those in front of it. */
+uint32_t config_ahead_steps(const struct config *config, uint64_t step);
 
 /* One effective setting, in table order, datasets last: "section.key" ("dataset.NAME.path"), the
  * value as it would be written in the file with everything derived filled in, and "default",

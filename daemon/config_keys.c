@@ -849,12 +849,13 @@ static const struct config_key keys[] = {
          "Steps planned and read ahead of the fastest rank: hides the disk and the commits, and\n"
          "has neighbours in a file read together. auto is as many as keep this node's\n"
          "micro-batches, each counted as plan.tokens_max, within 32m tokens and within\n"
-         "slab.slots, but at least 4 and at most 32.",
+         "slab.slots, but at least 4 and at most 32; of each section its own.",
      .kind = &kind_count,
      .words = "auto",
      .min = 1,
      .max = 1024,
-     FIELD(ahead_steps)},
+     FIELD(ahead_steps),
+     .elastic = true},
     {.section = "daemon",
      .name = "lease",
      .fallback = "60s",

@@ -27,6 +27,21 @@ const struct config *config_at(const struct config *config, uint64_t step) {
                              plan_section_at(config->sections, config->section_count, step));
 }
 
+uint32_t config_ahead_steps(const struct config *config, uint64_t step) {
+    uint32_t count = config->section_count;
+    uint64_t end = step + 1;
+    for (uint32_t i = plan_section_at(config->sections, count, step); i < count; i++) {
+        uint64_t reach = step + 1 + config_of_section(config, i)->ahead_steps;
+        uint64_t next = i + 1 < count ? config->sections[i + 1].step : UINT64_MAX;
+        if (reach < next) {
+            end = reach > end ? reach : end;
+            break;
+        }
+        end = next;
+    }
+    return (uint32_t)(end - step - 1);
+}
+
 /* 0: the dataset is appended later. */
 static uint64_t section_weight(const struct config *config, uint32_t section, uint32_t dataset) {
     size_t row = config->sections[section].blend;

@@ -410,7 +410,7 @@ static void rewind_switch(struct rewind *rewind, const struct memo_fetched *begu
     daemon->state_bytes = rewind->state_bytes;
     rewind->state = NULL;
     measured_rewind(&daemon->measured);
-    plans_cut(&daemon->plans, step, step + daemon->config->ahead_steps);
+    plans_cut(&daemon->plans, step, step + config_ahead_steps(daemon->config, step));
 }
 
 void rewind_begun(struct rewind *rewind, const struct memo_fetched *begun) {

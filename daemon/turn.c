@@ -349,9 +349,13 @@ static uint64_t turn_affordable(const struct daemon *daemon, uint32_t steps) {
     return turn_smaller(steps, plans_fit(&daemon->plans, DAEMON_PLANS_BYTES));
 }
 
+/* How many steps beyond this one to plan. */
+static uint64_t turn_ahead(const struct daemon *daemon, uint64_t step) {
+    return turn_affordable(daemon, config_ahead_steps(daemon->config, step));
+}
+
 /* How far to plan: ahead_steps beyond the fastest rank, as far as the store keeps up. */
 static void turn_extend(struct daemon *daemon) {
-    uint64_t ahead = turn_affordable(daemon, daemon->config->ahead_steps);
     uint64_t undurable = turn_affordable(daemon, DAEMON_UNDURABLE_MAX);
     uint64_t fastest = 0;
     if (roster_fastest_step(&daemon->roster, &fastest)) {
@@ -368,6 +372,7 @@ static void turn_extend(struct daemon *daemon) {
     turn_use(&daemon->ahead_steps, daemon->planned_end > daemon->fastest_step
                                        ? daemon->planned_end - daemon->fastest_step - 1
                                        : 0);
+    uint64_t ahead = turn_ahead(daemon, fastest);
     uint64_t known = daemon->planned_end > daemon->rows_end ? daemon->planned_end
                                                             : daemon->rows_end;
     uint64_t end = turn_smaller(daemon->end_step, daemon->phase.end);
@@ -386,7 +391,7 @@ static void turn_extend(struct daemon *daemon) {
 static void turn_trim(struct daemon *daemon) {
     uint64_t keep = daemon->roster.committed_step;
     uint64_t slowest = 0;
-    uint64_t most = turn_affordable(daemon, daemon->config->ahead_steps) +
+    uint64_t most = turn_ahead(daemon, daemon->fastest_step) +
                     turn_affordable(daemon, DAEMON_PLANS_MORE);
     if (roster_slowest_step(&daemon->roster, &slowest) && slowest > keep) {
         keep = slowest;

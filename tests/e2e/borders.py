@@ -72,6 +72,28 @@ def test_seeks_over_borders_both_ways_give_the_stream():
         world.stop()
 
 
+def test_each_step_is_planned_as_far_ahead_as_its_section_says():
+    """64 slots hold 27 steps of 2 micro-batches; of 16 they hold 3, and 4 are the least."""
+    parts = ((8, {"plan.micro_batches": 2}), (20, {"plan.micro_batches": 16}))
+    with border_world(*parts, plan={"micro_batches": 16}, slab={"slots": 64}) as world:
+        settings = world.ctl_json("--config", world.config_path, "config")["settings"]
+        shown = [(int(s.get("from", 0)), s["value"]) for s in settings if s["name"] == "daemon.ahead_steps"]
+        assert shown == [(0, "4"), (8, "27"), (20, "4")], shown
+
+        def planned_end():
+            return int(world.live("status")["next_step"])
+
+        world.start()
+        done = 0
+        for step, end in ((0, 5), (2, 7), (3, 20), (9, 20), (22, 27)):
+            work(world, done, step, [(0, 1)])
+            done = step
+            world.wait_for(lambda: planned_end() >= end, f"step {end - 1} is planned")
+            time.sleep(0.1)
+            assert planned_end() == end, (step, planned_end())
+        world.stop()
+
+
 def test_checkpoints_from_around_each_border_go_on_a_fresh_node():
     with border_world() as world:
         plans = planned(world, 13)

@@ -369,6 +369,28 @@ static void auto_plans_as_far_ahead_as_the_node_has_room(void **state) {
     }
 }
 
+/* 64 slots have room for 4 steps of 16 micro-batches, the least there is, and for 27 of 2. */
+static void a_step_is_planned_as_far_ahead_as_its_section_says(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t step;
+        uint32_t ahead;
+    } cases[] = {
+        {0, 4},   {4, 4},   {5, 27}, {9, 27}, {10, 27}, {71, 27},
+        {72, 27}, {73, 26}, {95, 4}, {96, 4}, {100, 4}, {UINT64_C(1) << 40, 4},
+    };
+    struct config *config = world_config(
+        "[plan]\nmicro_batches = 16\n[slab]\nslots = 64\n" WORLD_DATASET
+        "[from 10]\nplan.micro_batches = 2\n[from 100]\nplan.micro_batches = 16\n");
+    assert_int_equal(config->ahead_steps, 4);
+    assert_int_equal(config_of_section(config, 1)->ahead_steps, 27);
+    assert_int_equal(config_of_section(config, 2)->ahead_steps, 4);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(config_ahead_steps(config, cases[i].step), cases[i].ahead);
+    }
+    config_destroy(config);
+}
+
 static void a_missing_file_is_named(void **state) {
     (void)state;
     struct config *config = NULL;
@@ -482,6 +504,7 @@ int main(void) {
         cmocka_unit_test(contradictions_carry_the_line_of_the_key_they_name),
         cmocka_unit_test(slots_below_what_credits_need_are_refused),
         cmocka_unit_test(auto_plans_as_far_ahead_as_the_node_has_room),
+        cmocka_unit_test(a_step_is_planned_as_far_ahead_as_its_section_says),
         cmocka_unit_test(a_missing_file_is_named),
         cmocka_unit_test(names_are_those_of_their_owners),
         cmocka_unit_test(what_came_of_auto_says_so),
