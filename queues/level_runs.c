@@ -1,8 +1,9 @@
 /* level_runs: the releases to choose from; see level_step.h.
  *
- * Runs with companions are no sliding window: going to a shorter top lets shorter companions in.
- * So every run finds its low end by binary search over the prefix sums, and its oldest member on a
- * stack of the candidates that are older than all behind them. */
+ * Without companions runs are a window that slides up with its top. With companions they are not,
+ * since going to a shorter top lets shorter companions in: these find their low end, which is not
+ * below that of the run without, by binary search over the prefix sums. The oldest member is found
+ * on a stack of the candidates that are older than all behind them. */
 #include "queues/level_step.h"
 
 #include <assert.h>
@@ -134,31 +135,35 @@ static uint32_t runs_later(uint32_t a, uint32_t b) {
     return a > b ? a : b;
 }
 
-/* First candidate long enough to leave early beside `top`. */
-static uint32_t runs_low_ahead(const struct level_step *step, uint32_t top) {
+/* First candidate from `low` on that is long enough to leave early beside `top`. */
+static uint32_t runs_low_ahead(const struct level_step *step, uint32_t low, uint32_t top) {
     const uint32_t *lengths = step->view->lengths;
     uint64_t wanted = (uint64_t)lengths[top] * step->options->companion;
-    uint32_t low = 0;
-    uint32_t high = top;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if ((uint64_t)lengths[middle] * LEVEL_PPM < wanted) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
+    while (low < top && (uint64_t)lengths[low] * LEVEL_PPM < wanted) {
+        low++;
     }
     return low;
 }
 
+/* low <= end. */
 static uint64_t runs_tokens(const struct level_step *step, uint32_t low, uint32_t low_ahead,
                             uint32_t end) {
-    return step->due.tokens + runs_range(step->present, low, end).tokens +
-           runs_range(step->ahead, runs_later(low, low_ahead), end).tokens;
+    uint32_t later = runs_later(low, low_ahead);
+    uint64_t ahead = later < end ? step->ahead[end].tokens - step->ahead[later].tokens : 0;
+    return step->due.tokens + step->present[end].tokens - step->present[low].tokens + ahead;
 }
 
-static uint32_t runs_low(const struct level_step *step, uint32_t low_ahead, uint32_t end) {
-    uint32_t low = 0;
+/* Low end of a run without companions, from that of the next shorter top on. */
+static uint32_t runs_slide(const struct level_step *step, uint32_t low, uint32_t end) {
+    while (low < end && runs_tokens(step, low, end, end) > step->decision->tokens_most) {
+        low++;
+    }
+    return low;
+}
+
+/* Low end of a run with companions, from that of the run without on. */
+static uint32_t runs_low(const struct level_step *step, uint32_t low, uint32_t low_ahead,
+                         uint32_t end) {
     uint32_t high = end;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
@@ -186,9 +191,8 @@ static uint64_t runs_oldest(const struct level_step *step, uint32_t count, uint3
     return first < count ? runs_age(step, step->oldest[first]) : 0;
 }
 
-static struct level_run runs_of(const struct level_step *step, uint32_t low_ahead, uint32_t end,
-                                uint32_t stack) {
-    uint32_t low = runs_low(step, low_ahead, end);
+static struct level_run runs_of(const struct level_step *step, uint32_t low, uint32_t low_ahead,
+                                uint32_t end, uint32_t stack) {
     struct level_sums present = runs_range(step->present, low, end);
     struct level_sums ahead = runs_range(step->ahead, runs_later(low, low_ahead), end);
     return (struct level_run){
@@ -209,6 +213,8 @@ void level_runs_build(struct level_step *step) {
     runs_find_due(step);
     runs_sum(step);
     uint32_t stack = 0;
+    uint32_t low = 0;
+    uint32_t low_ahead = 0;
     for (uint32_t top = 0; top < candidates; top++) {
         if (step->kinds[top] == KIND_PRESENT) {
             uint64_t age = runs_age(step, top);
@@ -217,9 +223,12 @@ void level_runs_build(struct level_step *step) {
             }
             step->oldest[stack++] = top;
         }
-        uint32_t low_ahead = runs_low_ahead(step, top);
-        step->runs[top] = runs_of(step, top + 1, top + 1, stack);
-        step->runs[candidates + top] = runs_of(step, low_ahead, top + 1, stack);
+        uint32_t end = top + 1;
+        low = runs_slide(step, low, end);
+        low_ahead = runs_low_ahead(step, low_ahead, top);
+        step->runs[top] = runs_of(step, low, end, end, stack);
+        step->runs[candidates + top] = runs_of(step, runs_low(step, low, low_ahead, end), low_ahead,
+                                               end, stack);
     }
     step->runs[2 * candidates] = (struct level_run){.sums = step->due};
 }
