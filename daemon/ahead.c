@@ -51,6 +51,7 @@ struct ahead {
     struct replay replay;         /* opened when first needed */
     bool over;                    /* the data ended or planning failed */
     struct ahead_result *reserve; /* tells that memory ran out */
+    size_t state_bytes;           /* of the last state encoded */
 };
 
 void ahead_result_destroy(struct ahead_result *result) {
@@ -68,6 +69,27 @@ uint8_t *ahead_encode(const struct plan_state *state, size_t *bytes) {
     uint8_t *encoded = malloc(needed);
     if (encoded != NULL) {
         *bytes = plan_state_encode(state, encoded, needed);
+    }
+    return encoded;
+}
+
+/* Likewise, the state after a step: mostly as long as the one before, so that it is gone over once.
+ */
+static uint8_t *ahead_encode_next(struct ahead *ahead, const struct plan_state *state,
+                                  size_t *bytes) {
+    size_t room = ahead->state_bytes + ahead->state_bytes / 8 + 256;
+    uint8_t *encoded = malloc(room);
+    size_t needed = encoded != NULL ? plan_state_encode(state, encoded, room) : 0;
+    if (needed > room || encoded == NULL) {
+        free(encoded);
+        encoded = ahead_encode(state, &needed);
+    } else {
+        uint8_t *fitted = realloc(encoded, needed);
+        encoded = fitted != NULL ? fitted : encoded;
+    }
+    if (encoded != NULL) {
+        ahead->state_bytes = needed;
+        *bytes = needed;
     }
     return encoded;
 }
@@ -102,7 +124,7 @@ static void ahead_plan(struct ahead *ahead, struct ahead_result *result) {
         return;
     }
     result->plan->plan_ns = clock_ns() - start_ns;
-    result->state_after = ahead_encode(ahead->scratch, &result->state_after_bytes);
+    result->state_after = ahead_encode_next(ahead, ahead->scratch, &result->state_after_bytes);
     if (result->state_after == NULL) {
         result->kind = AHEAD_FAILED;
         (void)error_set(&result->error, -ENOMEM, "planning: out of memory for a state");

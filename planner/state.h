@@ -117,7 +117,8 @@ void plan_state_reset(struct plan_state *state);
  * no difference. At most
  * 24 bytes per waiting document (2^10 datasets of 2^35 documents of 2^28 tokens, neighbours in the
  * list within 2^13 parts and 2^6 steps of one another), and 2 to 20 bytes per run. Returns the
- * bytes needed, writes only if they fit `capacity`. */
+ * bytes needed. Unless they fit `capacity`, what is in `out` is of no use; nothing is written
+ * behind it. */
 size_t plan_state_encode(const struct plan_state *state, uint8_t *out, size_t capacity);
 
 /* Fills `state`. Reads version 2 too, which had all datasets and one blend. Refuses, with the

@@ -413,9 +413,9 @@ static size_t state_encode(const struct plan_state *state, uint8_t *out, size_t 
 }
 
 size_t plan_state_encode(const struct plan_state *state, uint8_t *out, size_t capacity) {
-    size_t bytes = state_encode(state, NULL, 0) + STATE_HASH_BYTES;
+    size_t hashed = state_encode(state, out, capacity);
+    size_t bytes = hashed + STATE_HASH_BYTES;
     if (bytes <= capacity) {
-        size_t hashed = state_encode(state, out, capacity);
         XXH64_canonical_t hash;
         XXH64_canonicalFromHash(&hash, XXH3_64bits(out, hashed));
         memcpy(out + hashed, hash.digest, STATE_HASH_BYTES);
