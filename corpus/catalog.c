@@ -242,14 +242,6 @@ int catalog_fingerprint(const struct catalog *catalog, uint32_t count, uint8_t o
     return 0;
 }
 
-uint64_t catalog_files_touched(const struct catalog *catalog) {
-    return files_touched(catalog->files);
-}
-
-void catalog_touched_path(const struct catalog *catalog, char *out, size_t bytes) {
-    files_touched_path(catalog->files, out, bytes);
-}
-
 uint32_t catalog_descriptors_wanted(const struct catalog *catalog) {
     return files_wanted(catalog->files);
 }

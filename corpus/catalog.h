@@ -43,10 +43,6 @@ void catalog_recheck(struct catalog *catalog);
 
 enum catalog_direct { CATALOG_BUFFERED = 0, CATALOG_DIRECT_AUTO = 1, CATALOG_DIRECT = 2 };
 
-/* files_touched, and with the path of the last one (files.h). Any thread. */
-uint64_t catalog_files_touched(const struct catalog *catalog);
-void catalog_touched_path(const struct catalog *catalog, char *out, size_t bytes);
-
 /* How many more descriptors its files may come to need. Any thread. */
 uint32_t catalog_descriptors_wanted(const struct catalog *catalog);
 

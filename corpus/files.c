@@ -7,7 +7,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -43,9 +42,7 @@ struct file {
     /* Under the set's lock: */
     int fd; /* -1: closed */
     bool forgotten;
-    uint64_t used;              /* the set's clock */
-    struct timespec inode_time; /* of the last change that is known */
-    uint64_t touched;           /* files_touched when that was found; 0: it is the first's */
+    uint64_t used; /* the set's clock */
     /* Raised under the lock, lowered without: 0 under the lock means that nobody reads. */
     atomic_uint uses;
 };
@@ -58,9 +55,7 @@ struct files {
     uint32_t file_count;
     uint64_t clock;
     struct file *first;
-    uint64_t touched;          /* how often */
-    struct file *last_touched; /* or NULL */
-    int held_fd;               /* of files_hold; -1: none */
+    int held_fd; /* of files_hold; -1: none */
 };
 
 uint32_t files_open_max(void) {
@@ -138,28 +133,9 @@ uint32_t files_wanted(const struct files *files) {
     return wanted;
 }
 
-uint64_t files_touched(const struct files *files) {
-    struct files *set = (struct files *)files;
-    pthread_mutex_lock(&set->lock);
-    uint64_t touched = set->touched;
-    pthread_mutex_unlock(&set->lock);
-    return touched;
-}
-
-void files_touched_path(const struct files *files, char *out, size_t bytes) {
-    struct files *set = (struct files *)files;
-    pthread_mutex_lock(&set->lock);
-    (void)snprintf(out, bytes, "%s", set->last_touched == NULL ? "" : set->last_touched->path);
-    pthread_mutex_unlock(&set->lock);
-}
-
-static bool time_same(const struct timespec *a, const struct timespec *b) {
-    return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
-}
-
 static bool file_same(const struct stat *a, const struct stat *b) {
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
-           time_same(&a->st_mtim, &b->st_mtim);
+           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
 /* Under the lock. */
@@ -284,7 +260,6 @@ int file_create(struct files *files, const char *path, bool direct, struct file 
     }
     file->files = files;
     file->path = copy;
-    file->inode_time = file->first.st_ctim;
     file->fd = -1;
     pthread_mutex_lock(&files->lock);
     files->opening--;
@@ -310,9 +285,6 @@ void file_destroy(struct file *file) {
     }
     *at = file->next;
     file->files->file_count--;
-    if (file->files->last_touched == file) {
-        file->files->last_touched = NULL;
-    }
     file_close(file);
     pthread_mutex_unlock(&file->files->lock);
     free(file->path);
@@ -415,38 +387,10 @@ void file_forget(struct file *file) {
     pthread_mutex_unlock(&file->files->lock);
 }
 
-static int file_look(const struct file *file, struct stat *info) {
-    if (stat(file->path, info) < 0) {
-        return -errno;
-    }
-    return file_same(info, &file->first) ? 0 : -ESTALE;
-}
-
 int file_check(struct file *file) {
     struct stat info;
-    return file_look(file, &info);
-}
-
-int file_check_since(struct file *file, uint64_t since, struct file_change *change) {
-    struct stat info;
-    int code = file_look(file, &info);
-    if (code < 0) {
-        return code;
+    if (stat(file->path, &info) < 0) {
+        return -errno;
     }
-    pthread_mutex_lock(&file->files->lock);
-    change->touched = file->touched > since || !time_same(&info.st_ctim, &file->inode_time);
-    pthread_mutex_unlock(&file->files->lock);
-    change->at = info.st_ctim;
-    return 0;
-}
-
-void file_touched(struct file *file, const struct file_change *change) {
-    struct files *files = file->files;
-    pthread_mutex_lock(&files->lock);
-    if (!time_same(&change->at, &file->inode_time)) {
-        file->inode_time = change->at;
-        file->touched = ++files->touched;
-        files->last_touched = file;
-    }
-    pthread_mutex_unlock(&files->lock);
+    return file_same(&info, &file->first) ? 0 : -ESTALE;
 }

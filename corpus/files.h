@@ -3,23 +3,16 @@
  *
  * A set keeps at most `open_max` descriptors and closes the one that was used longest ago, so that
  * 1,000 datasets are served with 1,024 descriptors. A file is known by device, inode, size and time
- * of modification as they were when it was first opened: whoever opens it again, or asks after
- * reading whether what was read can be trusted, is told -ESTALE when something else stands at its
- * path or it was written to meanwhile.
- *
- * Who writes to a file can put its size and that time back (rsync --inplace -t, cp -p over it), but
- * not the time of its inode's change. Nor is that another file each time: chmod, chown, rename and
- * a hard link leave it behind as well. So a file of which this alone is new is "touched": not
- * refused, but counted, and what has hashes of it compares them again. Any thread. */
+ * of change as they were when it was first opened: whoever opens it again, or asks after reading
+ * whether what was read can be trusted, is told -ESTALE when something else stands at its path or
+ * it was written to meanwhile. Any thread. */
 #ifndef BALLAST_CORPUS_FILES_H
 #define BALLAST_CORPUS_FILES_H
 
 #include "planner/error.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
-#include <time.h>
 
 #define FILE_DIRECT_ALIGN_MAX 4096u /* of every logical block size in use */
 
@@ -33,10 +26,6 @@ uint32_t files_open_max(void);
 int files_create(uint32_t open_max, struct files **out, struct error *error);
 void files_destroy(struct files *files); /* takes NULL */
 uint32_t files_open(const struct files *files);
-/* How often files of the set were found touched so far. And the path of the last one, as much of it
- * as fits; empty: none, or it is closed. */
-uint64_t files_touched(const struct files *files);
-void files_touched_path(const struct files *files, char *out, size_t bytes);
 /* How many more descriptors the files of the set may come to need. */
 uint32_t files_wanted(const struct files *files);
 
@@ -80,15 +69,5 @@ void file_forget(struct file *file);
 /* 0 while the path leads to the file that was first opened, unchanged; else -ESTALE, or the errno
  * of stat. May block on storage. */
 int file_check(struct file *file);
-
-/* The same; and whether the file was touched since files_touched was `since`, be it found by this
- * call or another. Whoever has notes of what is in the file drops them then, before it says so by
- * file_touched: who begins to read after that finds none. */
-struct file_change {
-    bool touched;
-    struct timespec at; /* private */
-};
-int file_check_since(struct file *file, uint64_t since, struct file_change *change);
-void file_touched(struct file *file, const struct file_change *change);
 
 #endif

@@ -123,16 +123,6 @@ void manifest_note_checked(const struct manifest *manifest, uint64_t piece) {
     }
 }
 
-bool manifest_forget(const struct manifest *manifest, uint64_t offset, uint64_t bytes) {
-    assert(offset % manifest->piece_bytes == 0);
-    uint64_t piece = offset / manifest->piece_bytes;
-    for (uint64_t at = 0; at < bytes; at += manifest->piece_bytes, piece++) {
-        assert(piece < manifest->count);
-        (void)atomic_fetch_and(&manifest->checked[piece / 8], (unsigned char)~(1u << piece % 8));
-    }
-    return !manifest->recheck;
-}
-
 static bool manifest_checked(const struct manifest *manifest, uint64_t piece) {
     return piece < manifest->count &&
            (atomic_load(&manifest->checked[piece / 8]) & 1u << piece % 8) != 0;

@@ -10,7 +10,7 @@
  *     48   u64[]   XXH3-64 of each piece, the last may be shorter
  *
  * Whoever reads a piece and finds it whole notes that, so that it need not be hashed each time: it
- * is then trusted until the dataset is opened anew or the file may have been written to.
+ * is then trusted until the dataset is opened anew, as long as the file is not written to.
  * Immutable once opened but for these notes, any thread; made by one thread. */
 #ifndef BALLAST_CORPUS_MANIFEST_H
 #define BALLAST_CORPUS_MANIFEST_H
@@ -56,10 +56,6 @@ void manifest_recheck(struct manifest *manifest);
 
 /* The piece of this number holds. */
 void manifest_note_checked(const struct manifest *manifest, uint64_t piece);
-
-/* Notes of the pieces with these bytes are dropped; `offset` is a multiple of a piece. False: there
- * are none ever, all is hashed each time. */
-bool manifest_forget(const struct manifest *manifest, uint64_t offset, uint64_t bytes);
 
 /* Where what was noted ends from `offset` on, at most `limit`; `offset`: its piece was not. */
 uint64_t manifest_checked_end(const struct manifest *manifest, uint64_t offset, uint64_t limit);

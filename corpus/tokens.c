@@ -8,7 +8,6 @@
 #include "corpus/bulk.h"
 #include "corpus/convert.h"
 #include "corpus/files.h"
-#include "corpus/manifest.h"
 #include "corpus/volumes.h"
 
 #include <assert.h>
@@ -282,7 +281,6 @@ static void tokens_complete(struct read_job *read);
 /* On a thread of the reader, mostly. */
 static int tokens_prepare(struct read_job *read) {
     struct tokens_job *job = (struct tokens_job *)read;
-    job->touched = catalog_files_touched(job->catalog);
     int rc = tokens_reserve_places(job);
     if (rc < 0) {
         return rc;
@@ -492,27 +490,13 @@ static void tokens_fail_volume(const struct tokens_job *job, const struct volume
     }
 }
 
-/* A file that may have been written to behind the back of its times is as it was as far as it has
- * no manifest; with one, what this job took without hashing is read again. */
-static int tokens_check_volume(const struct tokens_job *job, const struct volume *volume) {
-    struct file_change change;
-    int code = file_check_since(volume->file, job->touched, &change);
-    if (code < 0 || !change.touched) {
-        return code;
-    }
-    bool again = volume->manifest != NULL &&
-                 manifest_forget(volume->manifest, volume->pieces_at, volume->bytes);
-    file_touched(volume->file, &change);
-    return again ? -EAGAIN : 0;
-}
-
 /* What was read came from the files that were opened if these are unchanged now. Extents are in the
  * order of addresses, so those of a file are neighbours. */
 static void tokens_check_files(const struct tokens_job *job) {
     const struct volume *before = NULL;
     for (uint32_t e = 0; e < job->read.extent_count; e++) {
         const struct volume *volume = job->read.extents[e].check_context;
-        int code = volume == before ? 0 : tokens_check_volume(job, volume);
+        int code = volume == before ? 0 : file_check(volume->file);
         before = volume;
         if (code < 0) {
             tokens_fail_volume(job, volume, code);

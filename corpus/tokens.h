@@ -33,8 +33,7 @@ struct tokens_target {
     /* Code 0: the payload is as it should be. Else it is not to be used, and the text names
      * dataset, file, byte offset, document, token and remedy: the errno of the read, -ENODATA where
      * the file has become shorter than its index says, -ESTALE where it was written to or replaced
-     * since it was opened, -EBADMSG for an id that is refused, or -EAGAIN where pieces of a
-     * manifest have to be compared again first: read it again, as often as that. */
+     * since it was opened, or -EBADMSG for an id that is refused. */
     struct error error;
     struct tokens_target *next; /* of the same job; NULL: the last */
 };
@@ -47,7 +46,6 @@ struct tokens_job {
     uint64_t read_bytes;   /* with gaps; likewise */
     /* private from here on, see tokens.c */
     const struct catalog *catalog;
-    uint64_t touched; /* files, before it looked at notes of a manifest */
     uint32_t token_bytes;
     bool exact;
     uint32_t place_count;

@@ -128,7 +128,6 @@ struct daemon {
     int exit_code;
     struct daemon_replay replays[DAEMON_REPLAYS_MAX];
     uint32_t replay_count;
-    uint64_t touched; /* files of the corpus (files.h), as of the newest read */
     /* Of any rank, also of one that is gone: what was planned for it stays. */
     uint64_t fastest_step;
     struct daemon_use ahead_steps; /* planned beyond fastest_step */

@@ -119,11 +119,9 @@ static void feed_read(struct feed *feed, struct tokens_target *targets, bool exa
     job->start_ns = clock_ns();
 }
 
-/* A slot that shared its job may have failed for another's sake; one that was read while somebody
- * touched its file is read again. */
+/* A slot that shared its job may have failed for another's sake. */
 static void feed_done(struct feed *feed, struct feed_slot *slot, bool shared) {
-    int code = slot->target.error.code;
-    if ((code < 0 && shared && !slot->alone) || code == -EAGAIN) {
+    if (slot->target.error.code < 0 && shared && !slot->alone) {
         slot->alone = true;
         feed_read(feed, &slot->target, true);
         return;

@@ -124,9 +124,6 @@ static void scrape_reads(const struct daemon *daemon, struct exposition *out) {
                       "Bytes of token files that were read, gaps between documents too.");
     exposition_label(labels, "source", "corpus");
     exposition_sample(out, labels, metrics->bytes_read, 0);
-    exposition_single(out, "ballast_files_touched_total", "counter",
-                      "Files of the corpus whose inode was changed, but neither size nor time.",
-                      daemon->touched, 0);
     exposition_family(out, "ballast_read_errors_total", "counter",
                       "Micro-batches that could not be read.");
     for (uint32_t i = 0; i < METRICS_READ_ERRORS; i++) {

@@ -281,24 +281,6 @@ static void turn_take_stored(struct daemon *daemon) {
     }
 }
 
-/* Reads */
-
-static void turn_note_touched(struct daemon *daemon) {
-    char path[CONFIG_PATH_BYTES];
-    uint64_t touched = catalog_files_touched(daemon->catalog);
-    if (touched == daemon->touched) {
-        return;
-    }
-    daemon->touched = touched;
-    catalog_touched_path(daemon->catalog, path, sizeof path);
-    log_line(
-        LOG_WARNING, "reader",
-        "a file of the corpus was touched while in use: its mode, owner or name is another, or "
-        "its bytes with the time set back; those that have a manifest are compared with it "
-        "again path=%s files=%" PRIu64,
-        path, touched);
-}
-
 /* Progress */
 
 static uint64_t turn_oldest_step(const struct daemon *daemon) {
@@ -449,9 +431,7 @@ void turn_run(struct daemon *daemon) {
         daemon->dirty = false;
         turn_take_planned(daemon);
         turn_take_stored(daemon);
-        if (feed_reap(&daemon->feed) > 0) {
-            turn_note_touched(daemon);
-        }
+        (void)feed_reap(&daemon->feed);
         turn_advance(daemon, now_ns);
         turn_extend(daemon);
         rewind_turn(&daemon->rewind); /* before what it waited for is dropped again */

@@ -10,7 +10,6 @@ import os
 import platform
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ import numpy
 from faults import small_world
 from machine import faulty_machine, write
 from metrics import monitored, scrape, total
-from service import damage_unseen, log
+from service import log
 from world import ROOT, Oracle, Skip, World, in_order, main, synthetic_documents, write_corpus
 
 sys.path.insert(0, os.path.join(ROOT, "client/python"))
@@ -148,39 +147,6 @@ def test_through_the_page_cache_past_it_or_as_it_comes_the_bytes_are_the_same():
             given = content(served(world, steps))
             assert len(given) == 2 * steps and given == (right or given)
             right = given
-            world.stop()
-
-
-def test_a_touched_file_is_told_and_with_a_manifest_compared_again():
-    """chmod does no harm; bytes that are other ones, with the time set back, are seen where there is a manifest."""
-    right = right_content(200)
-    for backend, manifest in (("io_uring", False), ("io_uring", True), ("pread", True)):
-        with monitored(reader={"backend": backend}) as world:
-            path = os.path.join(world.dir, "d.bin")
-            if manifest:
-                world.ctl("verify", "--write-manifest", path[:-4])
-            world.start()
-            rank = world.rank(0, cp=0, steps=200, think_ms=1)
-            world.wait_for(lambda r=rank: len(r.lines()) > 20, "the rank is served")
-            assert total(scrape(world), "ballast_files_touched_total") == 0
-            while rank.process.poll() is None:  # also while it is read again for that
-                os.chmod(path, 0o600)
-                time.sleep(0.02)
-            assert content(rank.finish(60)) == right
-            touched = total(scrape(world), "ballast_files_touched_total")
-            assert touched > 1
-            assert "touched while in use" in log(world) and f"path={path} files=1\n" in log(world), log(world)
-            rank = world.rank(0, cp=0, steps=100000, think_ms=1)
-            world.wait_for(lambda r=rank: len(r.lines()) > 20, "the rank is served again")
-            world.daemon.send_signal(signal.SIGSTOP)
-            damage_unseen(path)
-            world.daemon.send_signal(signal.SIGCONT)
-            if manifest:
-                code, text = rank.wait(60)
-                assert code != 0 and "manifest" in text, (code, text)
-            else:
-                world.wait_for(lambda: total(scrape(world), "ballast_files_touched_total") > touched, "it is counted")
-                assert rank.process.poll() is None
             world.stop()
 
 

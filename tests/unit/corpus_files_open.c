@@ -129,40 +129,6 @@ static void a_changed_file_is_told_from_the_one_that_was_opened(void **state) {
     assert_int_equal(file_check(world->file[3]), -ENOENT);
 }
 
-/* chmod here; or written to, with size and time put back. */
-static void a_touched_file_is_the_same_and_counted_once(void **state) {
-    struct world *world = *state;
-    struct file_change change, late;
-    char path[96], told[96];
-    path_of(world, 1, path);
-    assert_int_equal(file_check_since(world->file[1], 0, &change), 0);
-    assert_false(change.touched);
-    struct stat before, after;
-    assert_int_equal(stat(path, &before), 0);
-    do { /* until the clock that files get their times from moves */
-        assert_int_equal(chmod(path, 0640), 0);
-        assert_int_equal(stat(path, &after), 0);
-    } while (memcmp(&before.st_ctim, &after.st_ctim, sizeof before.st_ctim) == 0);
-    for (uint32_t found = 0; found < 2; found++) {
-        assert_int_equal(file_check(world->file[1]), 0);
-        assert_int_equal(file_check_since(world->file[1], 0, &change), 0);
-        assert_true(change.touched);
-    }
-    files_touched_path(world->files, told, sizeof told);
-    assert_string_equal(told, "");
-    late = change;
-    file_touched(world->file[1], &change);
-    file_touched(world->file[1], &late);
-    assert_int_equal(files_touched(world->files), 1);
-    files_touched_path(world->files, told, sizeof told);
-    assert_string_equal(told, path);
-    assert_int_equal(file_check_since(world->file[1], 0, &change), 0);
-    assert_true(change.touched); /* for whoever began before that was known */
-    assert_int_equal(file_check_since(world->file[1], 1, &change), 0);
-    assert_false(change.touched);
-    assert_true(reads(world->file[1], 1));
-}
-
 /* Closed meanwhile, so that it has to be opened anew. */
 static void another_file_at_the_same_path_is_not_opened(void **state) {
     struct world *world = *state;
@@ -206,7 +172,6 @@ int main(void) {
         TEST(more_files_than_descriptors_are_read_through_few),
         TEST(what_is_being_read_is_not_closed),
         TEST(what_was_used_longest_ago_is_closed_first),
-        TEST(a_touched_file_is_the_same_and_counted_once),
         TEST(a_changed_file_is_told_from_the_one_that_was_opened),
         TEST(another_file_at_the_same_path_is_not_opened),
         TEST(a_forgotten_file_is_opened_anew),

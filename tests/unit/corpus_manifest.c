@@ -247,100 +247,6 @@ static void what_was_found_whole_is_not_hashed_again_unless_told(void **state) {
     assert_true(checks_of_reading_again(*state, true) > 0);
 }
 
-/* The clock that files get their times from only moves with a tick. */
-static void touch_anew(const struct damage *damage, const struct timespec *before) {
-    struct stat info;
-    do {
-        assert_int_equal(utimensat(AT_FDCWD, damage->path[0], damage->times[0], 0), 0);
-        assert_int_equal(stat(damage->path[0], &info), 0);
-    } while (info.st_ctim.tv_sec == before->tv_sec && info.st_ctim.tv_nsec == before->tv_nsec);
-}
-
-/* As the daemon's feed does it: what has to be compared again is read again. */
-static uint32_t read_settled(struct damage *damage, struct tokens_job *job, struct dealt *dealt,
-                             uint32_t *again, uint32_t *wrong) {
-    uint64_t touched = catalog_files_touched(damage->world.catalog);
-    assert_int_equal(tokens_job_prepare(job, damage->world.catalog, 2, false, dealt->targets), 0);
-    tokens_run_read(damage->world.readers[0], job);
-    for (uint32_t t = 0; t < TARGETS; t++) {
-        if (dealt->targets[t].error.code == -EAGAIN) {
-            ++*again;
-            assert_int_equal(catalog_files_touched(damage->world.catalog), touched + 1);
-            return read_dealt(damage, job, dealt, 1, wrong);
-        }
-    }
-    return read_dealt(damage, job, dealt, 1, wrong);
-}
-
-static void
-a_bit_flipped_after_it_was_read_is_not_given_out_though_the_time_is_set_back(void **state) {
-    struct damage *damage = *state;
-    struct dealt *dealt = calloc(1, sizeof *dealt);
-    struct tokens_job job = {0};
-    struct stat info;
-    uint32_t refused = 0, wrong = 0, again = 0;
-    assert_non_null(dealt);
-    use_manifest(damage);
-    deal(damage, dealt);
-    assert_int_equal(read_dealt(damage, &job, dealt, 0, &wrong), 0);
-    for (uint32_t i = 0; i < 40; i++) {
-        uint64_t at = random_next(damage) % damage->bytes[0];
-        assert_int_equal(stat(damage->path[0], &info), 0);
-        flip(damage, 0, at, 1);
-        touch_anew(damage, &info.st_ctim);
-        refused += read_settled(damage, &job, dealt, &again, &wrong) > 0;
-        assert_int_equal(stat(damage->path[0], &info), 0);
-        flip(damage, 0, at, 1);
-        touch_anew(damage, &info.st_ctim); /* as chmod does: with the bytes that it had */
-        assert_int_equal(read_settled(damage, &job, dealt, &again, &wrong), 0);
-    }
-    assert_int_equal(wrong, 0);
-    assert_true(refused >= 10 && again >= 40);
-    assert_true(catalog_files_touched(damage->world.catalog) >= 40);
-    tokens_job_deinit(&job);
-    free(dealt);
-}
-
-/* It went by notes from before, and another job was the first to find that they are worth nothing.
- */
-static void a_job_that_was_under_way_is_read_again_though_another_found_the_change(void **state) {
-    struct damage *damage = *state;
-    struct dealt *early = calloc(1, sizeof *early);
-    struct dealt *late = calloc(1, sizeof *late);
-    struct tokens_job jobs[2] = {0};
-    struct stat info;
-    uint32_t wrong = 0, again = 0;
-    assert_non_null(early);
-    assert_non_null(late);
-    use_manifest(damage);
-    deal(damage, early);
-    memcpy(late->parts, early->parts, sizeof late->parts);
-    for (uint32_t t = 0; t < TARGETS; t++) {
-        late->targets[t] = early->targets[t];
-        late->targets[t].documents = late->parts[t];
-        late->targets[t].payload = late->payloads[t];
-        late->targets[t].next = t + 1 < TARGETS ? &late->targets[t + 1] : NULL;
-    }
-    assert_int_equal(read_dealt(damage, &jobs[0], early, 0, &wrong), 0);
-    assert_int_equal(tokens_job_prepare(&jobs[0], damage->world.catalog, 2, false, early->targets),
-                     0);
-    assert_int_equal(stat(damage->path[0], &info), 0);
-    touch_anew(damage, &info.st_ctim);
-    assert_int_equal(read_settled(damage, &jobs[1], late, &again, &wrong), 0);
-    assert_int_equal(again, 1);
-    tokens_run_read(damage->world.readers[0], &jobs[0]);
-    for (uint32_t t = 0; t < TARGETS; t++) {
-        assert_int_equal(early->targets[t].error.code, -EAGAIN);
-    }
-    assert_int_equal(catalog_files_touched(damage->world.catalog), 1);
-    assert_int_equal(read_dealt(damage, &jobs[0], early, 0, &wrong), 0);
-    assert_int_equal(wrong, 0);
-    tokens_job_deinit(&jobs[0]);
-    tokens_job_deinit(&jobs[1]);
-    free(early);
-    free(late);
-}
-
 /* What the tests above are worth: without a manifest nothing tells. */
 static void without_a_manifest_flips_are_given_out(void **state) {
     uint32_t refused = 0, wrong = 0;
@@ -555,8 +461,6 @@ int main(void) {
         TEST(a_bit_flipped_before_it_is_read_first_is_never_given_out),
         TEST(checked_each_time_a_flipped_bit_is_never_given_out),
         TEST(what_was_found_whole_is_not_hashed_again_unless_told),
-        TEST(a_bit_flipped_after_it_was_read_is_not_given_out_though_the_time_is_set_back),
-        TEST(a_job_that_was_under_way_is_read_again_though_another_found_the_change),
         TEST(without_a_manifest_flips_are_given_out),
         TEST(every_byte_of_the_index_header_may_be_any_other),
         TEST(a_flipped_bit_of_the_index_changes_no_document),
