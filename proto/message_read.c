@@ -5,6 +5,11 @@
 #include "proto/message.h"
 
 #include <assert.h>
+#include <endian.h>
+#include <stddef.h>
+#include <string.h>
+
+#define ALWAYS_INLINE inline __attribute__((always_inline))
 
 enum { READ_VARINT = 0, READ_EIGHT = 1, READ_BYTES = 2, READ_FOUR = 5 };
 
@@ -13,6 +18,7 @@ enum { READ_VARINT = 0, READ_EIGHT = 1, READ_BYTES = 2, READ_FOUR = 5 };
 
 struct span {
     const uint8_t *at, *end;
+    const uint8_t *limit; /* of what may be looked at, for eight bytes at a time */
 };
 
 struct field {
@@ -22,12 +28,8 @@ struct field {
     struct span span; /* of READ_BYTES */
 };
 
-static inline bool read_varint(struct span *in, uint64_t *value) {
+static bool read_long_varint(struct span *in, uint64_t *value) {
     uint64_t result = 0;
-    if (in->at < in->end && *in->at < 128) {
-        *value = *in->at++;
-        return true;
-    }
     for (uint32_t shift = 0; shift < 70 && in->at < in->end; shift += 7) {
         uint8_t byte = *in->at++;
         result |= shift < 64 ? (uint64_t)(byte & 127) << shift : 0;
@@ -43,18 +45,56 @@ static bool read_skip(struct span *in, uint64_t bytes, struct span *out) {
     if ((uint64_t)(in->end - in->at) < bytes) {
         return false;
     }
-    *out = (struct span){in->at, in->at + bytes};
+    *out = (struct span){in->at, in->at + bytes, in->limit};
     in->at += bytes;
     return true;
 }
 
+static struct span read_all(const uint8_t *bytes, size_t count) {
+    const uint8_t *end = count > 0 ? bytes + count : bytes; /* no offset to NULL */
+    return (struct span){bytes, end, end};
+}
+
+/* Seven bits of each of eight bytes, one after the other. */
+static ALWAYS_INLINE uint64_t read_sevens(uint64_t word) {
+    word = (word & 0x007f007f007f007f) | (word & 0x7f007f007f007f00) >> 1;
+    word = (word & 0x00003fff00003fff) | (word & 0x3fff00003fff0000) >> 2;
+    return (word & 0x000000000fffffff) | (word & 0x0fffffff00000000) >> 4;
+}
+
+/* Numbers are of any length, which no branch predictor knows: up to eight bytes at once. */
+static ALWAYS_INLINE bool read_varint(struct span *in, uint64_t *value) {
+    uint64_t word, ends;
+    if (in->limit - in->at >= (ptrdiff_t)sizeof word) {
+        memcpy(&word, in->at, sizeof word);
+        word = le64toh(word);
+        ends = ~word & 0x8080808080808080;
+        ptrdiff_t bytes = __builtin_ctzll(ends | 1ull << 63) / 8 + 1;
+        if (__builtin_expect(ends != 0, 1) && bytes <= in->end - in->at) {
+            in->at += bytes;
+            *value = read_sevens(word & (ends ^ (ends - 1)));
+            return true;
+        }
+    }
+    return read_long_varint(in, value);
+}
+
+/* Of tags and lengths, which are short. */
+static inline bool read_small_varint(struct span *in, uint64_t *value) {
+    if (in->at < in->end && *in->at < 128) {
+        *value = *in->at++;
+        return true;
+    }
+    return read_long_varint(in, value);
+}
+
 /* The next field of a message: 1, 0 at its end, -1 for bytes that are none. */
-static int read_field(struct span *in, struct field *field) {
+static inline int read_field(struct span *in, struct field *field) {
     uint64_t tag, bytes = 0;
     if (in->at == in->end) {
         return 0;
     }
-    if (!read_varint(in, &tag) || tag >> 3 == 0 || tag >> 3 > UINT32_MAX >> 3) {
+    if (!read_small_varint(in, &tag) || tag >> 3 == 0 || tag >> 3 > UINT32_MAX >> 3) {
         return -1;
     }
     field->number = (uint32_t)(tag >> 3);
@@ -67,31 +107,17 @@ static int read_field(struct span *in, struct field *field) {
     case READ_FOUR:
         return read_skip(in, 4, &field->span) ? 1 : -1;
     case READ_BYTES:
-        return read_varint(in, &bytes) && read_skip(in, bytes, &field->span) ? 1 : -1;
+        return read_small_varint(in, &bytes) && read_skip(in, bytes, &field->span) ? 1 : -1;
     default:
         return -1;
     }
 }
 
-/* A message of numbers: values[n] is field n, those above `most` are passed over. */
-static bool read_numbers(struct span in, uint64_t *values, uint32_t most) {
+/* What read_numbers did not find in its order. */
+static bool read_rest(struct span in, uint64_t *values, uint32_t most) {
     struct field field;
     int more;
-    for (uint32_t i = 0; i <= most; i++) {
-        values[i] = 0;
-    }
-    for (;;) {
-        while (in.at < in.end && *in.at < 128 && *in.at % 8 == READ_VARINT &&
-               *in.at / 8 - 1u < most) {
-            uint32_t number = *in.at++ / 8;
-            if (!read_varint(&in, &values[number])) {
-                return false;
-            }
-        }
-        more = read_field(&in, &field);
-        if (more <= 0) {
-            return more == 0;
-        }
+    while ((more = read_field(&in, &field)) > 0) {
         if (field.number > most) {
             continue;
         }
@@ -100,6 +126,23 @@ static bool read_numbers(struct span in, uint64_t *values, uint32_t most) {
         }
         values[field.number] = field.value;
     }
+    return more == 0;
+}
+
+/* A message of numbers: values[n] is field n, those above `most` are passed over. Fields mostly
+ * stand in their order. */
+static ALWAYS_INLINE bool read_numbers(struct span in, uint64_t *values, uint32_t most) {
+    values[0] = 0;
+    for (uint32_t number = 1; number <= most; number++) {
+        values[number] = 0;
+        if (in.at < in.end && *in.at == (number << 3 | READ_VARINT)) {
+            in.at++;
+            if (!read_varint(&in, &values[number])) {
+                return false;
+            }
+        }
+    }
+    return in.at == in.end || read_rest(in, values, most);
 }
 
 static bool read_document(struct span in, Ballast__V1__Document *out) {
@@ -107,7 +150,7 @@ static bool read_document(struct span in, Ballast__V1__Document *out) {
     if (!read_numbers(in, values, 7)) {
         return false;
     }
-    ballast__v1__document__init(out);
+    *out = (Ballast__V1__Document)BALLAST__V1__DOCUMENT__INIT;
     out->dataset = (uint32_t)values[1];
     out->document = values[2];
     out->offset = (uint32_t)values[3];
@@ -123,7 +166,7 @@ static bool read_fragment(struct span in, Ballast__V1__Fragment *out) {
     if (!read_numbers(in, values, 3)) {
         return false;
     }
-    ballast__v1__fragment__init(out);
+    *out = (Ballast__V1__Fragment)BALLAST__V1__FRAGMENT__INIT;
     out->document = (uint32_t)values[1];
     out->start = (uint32_t)values[2];
     out->length = (uint32_t)values[3];
@@ -142,14 +185,23 @@ static bool read_candidate(struct span in, Ballast__V1__Candidate *out) {
     return true;
 }
 
-/* How often a message has field `number`; 0 too when it is none, which reading it then says. */
+/* How often a message has field `number`, of bytes; 0 too when it is none, which reading it then
+ * says. */
 static size_t read_count(struct span in, uint32_t number) {
+    const uint8_t tag = (uint8_t)(number << 3 | READ_BYTES);
     struct field field;
     size_t count = 0;
-    while (read_field(&in, &field) > 0) {
+    for (;;) {
+        while (in.end - in.at >= 2 && in.at[0] == tag && in.at[1] < 128 &&
+               in.at[1] <= in.end - in.at - 2) {
+            in.at += 2 + in.at[1];
+            count++;
+        }
+        if (read_field(&in, &field) <= 0) {
+            return count;
+        }
         count += field.number == number;
     }
-    return count;
 }
 
 static bool read_rank(struct arena *arena, struct span in, Ballast__V1__RankShard *out) {
@@ -253,7 +305,7 @@ static bool read_micro_batch(struct arena *arena, struct span in, Ballast__V1__M
 
 Ballast__V1__MicroBatch *message_read_micro_batch(struct arena *arena, const uint8_t *bytes,
                                                   size_t count) {
-    struct span in = {bytes, count > 0 ? bytes + count : bytes}; /* no offset to NULL */
+    struct span in = read_all(bytes, count);
     size_t document_count = read_count(in, 3);
     Ballast__V1__MicroBatch *out = message_create(arena, &ballast__v1__micro_batch__descriptor);
     Ballast__V1__Document *documents = arena_array(arena, document_count, sizeof *documents);
@@ -298,7 +350,7 @@ static bool read_envelope(struct span in, struct field *fields, uint32_t *found)
 }
 
 bool message_read_batch(const uint8_t *bytes, size_t count, struct message_batch *out) {
-    struct span in = {bytes, count > 0 ? bytes + count : bytes}; /* no offset to NULL */
+    struct span in = read_all(bytes, count);
     struct field fields[READ_ENVELOPE_FIELDS + 1] = {0};
     uint32_t found = 0, needed = 1u << 1 | 1u << 2 | 1u << 8;
     uint64_t id[4];

@@ -266,6 +266,30 @@ static void a_micro_batch_is_packed_and_read_without_its_message(void **state) {
     arena_deinit(&arena);
 }
 
+static void numbers_of_every_length_are_read(void **state) {
+    (void)state;
+    struct made_plan made;
+    make_plan(&made);
+    for (uint32_t bits = 0; bits < 128; bits++) {
+        struct arena arena;
+        uint8_t wire[4096];
+        uint64_t power = 1ull << bits / 2;
+        uint64_t number = bits % 2 == 0 ? power - 1 : power;
+        arena_init(&arena, 1u << 20);
+        made.documents[0].document = number;
+        made.documents[0].epoch = number;
+        made.documents[0].document_length = (uint32_t)number;
+        size_t bytes = message_wire_micro_batch(&made.plan, 0, wire, sizeof wire);
+        uint8_t *exact = malloc(bytes);
+        memcpy(exact, wire + sizeof wire - bytes, bytes);
+        Ballast__V1__MicroBatch *read = message_read_micro_batch(&arena, exact, bytes);
+        assert_non_null(read);
+        expect_micro_batch(&made, 0, read, true);
+        free(exact);
+        arena_deinit(&arena);
+    }
+}
+
 /* Whether both say the same, as far as this side knows the fields. */
 static void expect_equal_messages(Ballast__V1__MicroBatch *read, Ballast__V1__MicroBatch *peer) {
     size_t bytes = ballast__v1__micro_batch__get_packed_size(read);
@@ -372,6 +396,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_survives_the_wire),
         cmocka_unit_test(a_micro_batch_is_packed_and_read_without_its_message),
+        cmocka_unit_test(numbers_of_every_length_are_read),
         cmocka_unit_test(damaged_bytes_are_read_as_protobuf_reads_them_or_not_at_all),
         cmocka_unit_test(pages_of_a_plan_are_cut_at_its_end),
         cmocka_unit_test(a_full_arena_is_null_at_every_allocation),
