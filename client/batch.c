@@ -46,8 +46,8 @@ static int batch_impossible(const char *what, struct error *error) {
 static int batch_lay_out(struct batch *batch, uint64_t *successor_count, struct error *error) {
     const struct ballast_document *documents = batch->view.documents;
     uint32_t count = batch->view.document_count;
-    uint64_t *first_rows = arena_array(&batch->arena, count, sizeof *first_rows);
-    uint64_t *successors = arena_array(&batch->arena, count, sizeof *successors);
+    uint64_t *first_rows = arena_room(&batch->arena, count, sizeof *first_rows);
+    uint64_t *successors = arena_room(&batch->arena, count, sizeof *successors);
     if (first_rows == NULL || successors == NULL) {
         return error_set(error, -ENOMEM, "a batch of %u documents: out of memory", count);
     }
@@ -70,7 +70,7 @@ static int batch_lay_out(struct batch *batch, uint64_t *successor_count, struct 
 static int batch_read_documents(struct batch *batch, const Ballast__V1__MicroBatch *plan,
                                 uint64_t tokens_max, struct error *error) {
     size_t count = plan->n_documents;
-    struct ballast_document *documents = arena_array(&batch->arena, count, sizeof *documents);
+    struct ballast_document *documents = arena_room(&batch->arena, count, sizeof *documents);
     if (documents == NULL) {
         return error_set(error, -ENOMEM, "a batch of %zu documents: out of memory", count);
     }
@@ -104,7 +104,7 @@ static int batch_read_documents(struct batch *batch, const Ballast__V1__MicroBat
 static int batch_read_shard(struct batch *batch, const Ballast__V1__RankShard *from,
                             struct ballast_shard *out, struct error *error) {
     size_t count = from->n_fragments;
-    struct ballast_fragment *fragments = arena_array(&batch->arena, count, sizeof *fragments);
+    struct ballast_fragment *fragments = arena_room(&batch->arena, count, sizeof *fragments);
     if (fragments == NULL) {
         return error_set(error, -ENOMEM, "a batch of %zu fragments: out of memory", count);
     }

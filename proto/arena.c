@@ -100,7 +100,7 @@ static struct arena_chunk *arena_grow(struct arena *arena, size_t bytes) {
     return chunk;
 }
 
-void *arena_alloc(struct arena *arena, size_t bytes) {
+static void *arena_take(struct arena *arena, size_t bytes) {
     struct arena_chunk *chunk = arena->chunks;
     if (chunk == NULL || bytes > chunk->bytes - chunk->used) {
         chunk = arena_grow(arena, bytes);
@@ -113,16 +113,26 @@ void *arena_alloc(struct arena *arena, size_t bytes) {
     size_t rounded = arena_round(bytes == 0 ? 1 : bytes);
     size_t rest = chunk->bytes - chunk->used;
     chunk->used += rounded < rest ? rounded : rest;
-    return memset(out, 0, bytes);
+    return out;
 }
 
-void *arena_array(struct arena *arena, size_t count, size_t bytes) {
+void *arena_alloc(struct arena *arena, size_t bytes) {
+    void *out = arena_take(arena, bytes);
+    return out == NULL ? NULL : memset(out, 0, bytes);
+}
+
+void *arena_room(struct arena *arena, size_t count, size_t bytes) {
     size_t total;
     if (__builtin_mul_overflow(count, bytes, &total)) {
         arena->full = true;
         return NULL;
     }
-    return arena_alloc(arena, total);
+    return arena_take(arena, total);
+}
+
+void *arena_array(struct arena *arena, size_t count, size_t bytes) {
+    void *out = arena_room(arena, count, bytes);
+    return out == NULL ? NULL : memset(out, 0, count * bytes);
 }
 
 char *arena_strdup(struct arena *arena, const char *text) {

@@ -37,6 +37,10 @@ void *arena_alloc(struct arena *arena, size_t bytes);
 /* `count` elements of `bytes`, zeroed; NULL also when the product overflows. */
 void *arena_array(struct arena *arena, size_t count, size_t bytes);
 
+/* The same with whatever the memory has in it, for large arrays of which all that is read is
+ * written first. */
+void *arena_room(struct arena *arena, size_t count, size_t bytes);
+
 char *arena_strdup(struct arena *arena, const char *text);
 
 #endif

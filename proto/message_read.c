@@ -208,8 +208,8 @@ static bool read_rank(struct arena *arena, struct span in, Ballast__V1__RankShar
     uint64_t values[7] = {0};
     size_t count = read_count(in, 1);
     ballast__v1__rank_shard__init(out);
-    Ballast__V1__Fragment *fragments = arena_array(arena, count, sizeof *fragments);
-    out->fragments = arena_array(arena, count, sizeof *out->fragments);
+    Ballast__V1__Fragment *fragments = arena_room(arena, count, sizeof *fragments);
+    out->fragments = arena_room(arena, count, sizeof *out->fragments);
     struct field field;
     int more = fragments == NULL || out->fragments == NULL ? -1 : 1;
     while (more > 0 && (more = read_field(&in, &field)) > 0) {
@@ -308,11 +308,11 @@ Ballast__V1__MicroBatch *message_read_micro_batch(struct arena *arena, const uin
     struct span in = read_all(bytes, count);
     size_t document_count = read_count(in, 3);
     Ballast__V1__MicroBatch *out = message_create(arena, &ballast__v1__micro_batch__descriptor);
-    Ballast__V1__Document *documents = arena_array(arena, document_count, sizeof *documents);
+    Ballast__V1__Document *documents = arena_room(arena, document_count, sizeof *documents);
     if (out == NULL || documents == NULL) {
         return NULL;
     }
-    out->documents = arena_array(arena, document_count, sizeof *out->documents);
+    out->documents = arena_room(arena, document_count, sizeof *out->documents);
     if (out->documents == NULL || !read_micro_batch(arena, in, out, documents)) {
         return NULL;
     }

@@ -40,7 +40,7 @@ static void allocations_do_not_overlap(void **state) {
     uint8_t *blocks[COUNT];
     arena_init(&arena, 1u << 20);
     for (size_t i = 0; i < COUNT; i++) {
-        blocks[i] = arena_alloc(&arena, 1 + i);
+        blocks[i] = i % 2 == 0 ? arena_alloc(&arena, 1 + i) : arena_room(&arena, 1 + i, 1);
         assert_non_null(blocks[i]);
         memset(blocks[i], (int)(i % 251), 1 + i);
     }
@@ -77,6 +77,7 @@ static void sizes_that_overflow_are_refused(void **state) {
     assert_null(arena_alloc(&arena, SIZE_MAX));
     assert_null(arena_alloc(&arena, SIZE_MAX - 8));
     assert_null(arena_array(&arena, SIZE_MAX / 2, 3));
+    assert_null(arena_room(&arena, SIZE_MAX / 2, 3));
     assert_null(arena_alloc(&arena, (1u << 16) + 1));
     assert_int_equal(arena.held_bytes, 0);
     assert_true(arena.full);
