@@ -87,7 +87,7 @@ static int lock_take(struct state_dir *dir, struct error *error) {
                    : error_set(error, -errno, "lock %s/lock: %s", dir->path, strerror(errno));
     }
     /* Root may look at a daemon's folder; what it leaves behind stays the daemon's. */
-    if (geteuid() == 0 && fstat(dir->fd, &owner) == 0 &&
+    if (geteuid() == 0 && fstat(dir->fd, &owner) == 0 && owner.st_uid != 0 &&
         fchown(dir->lock_fd, owner.st_uid, owner.st_gid) < 0) {
         return error_set(error, -errno, "chown %s/lock: %s", dir->path, strerror(errno));
     }

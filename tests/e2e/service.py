@@ -2,6 +2,8 @@
 """The daemon as a service: start and stop, reload, sockets, limits, damage under a running daemon."""
 
 import array
+import contextlib
+import errno
 import fcntl
 import os
 import pwd
@@ -16,7 +18,12 @@ import subprocess
 import time
 
 from faults import Raw, closed, small_world
-from world import BIN, Skip, in_order, least, main
+from world import BIN, ROOT, Skip, in_order, least, main
+
+try:
+    import seccomp
+except ImportError:
+    seccomp = None
 
 
 def daemon_output(world, *arguments):
@@ -335,6 +342,49 @@ def test_the_service_manager_is_told():
         world.daemon.send_signal(signal.SIGTERM)
         wait_to_hear("STOPPING=1")
         assert world.daemon.wait(60) == 0
+
+
+def unit_calls():
+    """The calls of the system that the unit lets the daemon make."""
+    with open(os.path.join(ROOT, "deploy/ballastd.service")) as f:
+        words = re.findall(r"^SystemCallFilter=(.*)$", f.read(), re.M)
+    groups, allowed = {}, set()
+    done = subprocess.run(["systemd-analyze", "syscall-filter"], capture_output=True, text=True, timeout=60, check=True)
+    for line in done.stdout.splitlines():
+        if line.startswith("@"):
+            name = groups.setdefault(line.strip(), [])
+        elif line.strip() and not line.strip().startswith("#"):
+            name.append(line.strip())
+
+    def calls(word):
+        return set().union(*map(calls, groups[word])) if word.startswith("@") else {word}
+
+    for line in words:
+        named = set().union(*map(calls, line.lstrip("~").split()))
+        allowed = allowed - named if line.startswith("~") else allowed | named
+    return allowed
+
+
+def test_under_the_units_filter_of_calls_it_does_all_that_it_does_without():
+    if shutil.which("systemd-analyze") is None or seccomp is None:
+        raise Skip("no systemd-analyze or no python3-seccomp; install both packages")
+    allowed = seccomp.SyscallFilter(seccomp.ERRNO(errno.EPERM))
+    for call in unit_calls():
+        with contextlib.suppress(RuntimeError):  # one that this machine does not have
+            allowed.add_rule(seccomp.ALLOW, call)
+    with small_world(slab={"numa_node": 0}, reader={"backend": "io_uring"}) as world:
+        world.start(preexec_fn=allowed.load)
+        with open(f"/proc/{world.daemon.pid}/status") as f:
+            assert re.search(r"^Seccomp:\s+2$", f.read(), re.M)
+        ranks = [world.rank(d, cp=c, steps=20) for d in range(2) for c in range(2)]
+        for rank in ranks:
+            in_order(rank.finish(), 2)
+        with open(f"/proc/{world.daemon.pid}/numa_maps") as f:
+            assert any("memfd:ballast-slab" in line and " bind:0 " in line for line in f)
+        tasks = os.listdir(f"/proc/{world.daemon.pid}/task")
+        batch = [task for task in tasks if os.sched_getscheduler(int(task)) == os.SCHED_BATCH]
+        assert len(batch) >= 2, f"{len(batch)} of {len(tasks)} threads are in the background"
+        world.stop()
 
 
 def test_sockets_of_the_service_manager_are_taken_and_left():
