@@ -14,7 +14,8 @@
 
 enum thread_kind { THREAD_PROMPT, THREAD_BACKGROUND };
 
-/* -EAGAIN naming `what` ("the planner's thread") and the limits that may be in the way. */
+/* 0, or a negative errno with a text that names `what` ("the planner's thread") and the limits that
+ * may be in the way. */
 int thread_start(pthread_t *thread, void *(*body)(void *context), void *context, const char *what,
                  struct error *error);
 
