@@ -198,6 +198,21 @@ static void documents_in_another_order_than_their_tokens_are_legal(void **state)
     document_index_deinit(&opened.index);
 }
 
+/* The first document moved onto the second, of as many tokens as lie before that one: sums of weak
+ * hashes do not tell starts 10 and 10 from 0 and 20. */
+static void documents_over_one_another_are_refused_whatever_their_lengths(void **state) {
+    (void)state;
+    for (uint32_t length = 1; length <= 4096; length++) {
+        const uint32_t two[] = {length, 2 * length};
+        const uint64_t offsets[] = {2 * length, 2 * length};
+        struct image_options options = {
+            .dtype = MEGATRON_U16, .documents = 2, .lengths = two, .offsets = offsets};
+        struct opened opened;
+        open_image(&opened, &options, 6 * length);
+        assert_refused(&opened, -EBADMSG, "test.idx", "overlap", "copy the file again");
+    }
+}
+
 static void counts_that_cannot_fit_are_refused_before_arithmetic(void **state) {
     (void)state;
     static const uint64_t counts[] = {8,
@@ -481,6 +496,7 @@ int main(void) {
         cmocka_unit_test(documents_of_several_sequences_are_legal),
         cmocka_unit_test(offsets_beyond_one_stride_follow_from_the_lengths),
         cmocka_unit_test(documents_in_another_order_than_their_tokens_are_legal),
+        cmocka_unit_test(documents_over_one_another_are_refused_whatever_their_lengths),
         cmocka_unit_test(counts_that_cannot_fit_are_refused_before_arithmetic),
         cmocka_unit_test(more_documents_than_32_bit_ids_number_are_refused),
         cmocka_unit_test(index_of_another_size_is_refused),
