@@ -142,7 +142,9 @@ def test_a_full_disk_is_said_served_on_and_left_behind_in_5_seconds():
         durable = world.live("status")["durable_step"]
         committed = world.live("status")["committed_step"]
         assert world.live("plan", durable - 1)["plan"]["step"] == durable - 1
+        pid = ranks[-1].process.pid
         ranks.pop().process.kill()
+        world.wait_for(lambda: all(r["pid"] != pid for r in world.live("status")["ranks"]), "it is seen to leave")
         patient = world.rank(1, cp=1, commit_every=0, steps=2)
         assert patient.finish(60)[0]["step"] == committed, "what is durable is served"
         ranks.append(world.rank(1, cp=1, think_ms=1))
