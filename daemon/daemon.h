@@ -31,7 +31,7 @@
 #define DAEMON_EXIT_CONFIG   78
 #define DAEMON_UNDURABLE_MAX 64u        /* steps planned but not yet durable, at most */
 #define DAEMON_PLANS_MORE    64u        /* plans in memory beside ahead_steps, at most */
-#define DAEMON_PLANS_BYTES   (8u << 20) /* ... and each of the three counts fits this much */
+#define DAEMON_PLANS_BYTES   (4u << 20) /* ... and each of the three counts fits this much */
 #define DAEMON_REPLAYS_MAX   64u
 #define DAEMON_VERSION_TEXT  "ballastd " BALLAST_VERSION
 #define DAEMON_STOP_NS       8000000000ull /* to make pending commits durable */
