@@ -10,7 +10,7 @@ import subprocess
 
 import numpy
 
-from world import BIN, ROOT, World, main, synthetic_documents, write_corpus
+from world import BIN, ROOT, World, main, of_threads, slab_bytes, synthetic_documents, write_corpus
 
 
 def small_world(slots="auto", **plan):
@@ -345,6 +345,11 @@ def test_a_long_value_is_cut_on_a_terminal_and_whole_in_a_pipe():
         assert long not in cut and "..." in cut and all(len(line) <= 80 for line in cut.splitlines()), cut
 
 
+def thread_name(pid, thread):
+    with open(f"/proc/{pid}/task/{thread}/comm") as f:
+        return f.read().strip()
+
+
 def test_config_says_what_every_auto_came_to():
     with small_world() as world:
         with open(world.config_path, "a") as f:
@@ -359,12 +364,9 @@ def test_config_says_what_every_auto_came_to():
         threads, slot = (settings[name] for name in ("reader.threads", "slab.slot_size"))
         for setting in threads, slot:
             assert setting["automatic"] and setting["value"] == "auto", setting
-        slab = sum(os.stat(f"/proc/{world.daemon.pid}/fd/{fd}").st_size
-                   for fd in os.listdir(f"/proc/{world.daemon.pid}/fd")
-                   if "memfd" in os.readlink(f"/proc/{world.daemon.pid}/fd/{fd}"))
+        slab = slab_bytes(world.daemon.pid)
         assert slab == int(slot["in_use"]) * int(settings["slab.slots"]["value"]), (slab, slot)
-        tasks = [open(f"/proc/{world.daemon.pid}/task/{task}/comm").read().strip()
-                 for task in os.listdir(f"/proc/{world.daemon.pid}/task")]
+        tasks = of_threads(world.daemon.pid, lambda thread: thread_name(world.daemon.pid, thread))
         assert tasks.count("ballast-pread") == int(threads["in_use"]) > 0, (tasks, threads)
         text = world.ctl("--socket", world.socket, "config").stdout
         for line in ("daemon.ahead_steps +32 \\(auto\\) +default", f"reader.threads +{threads['in_use']} \\(auto\\) +default",
@@ -535,9 +537,7 @@ def test_memory_stays_within_the_slab_and_64_megabytes():
         ranks = [world.rank(d, cp=c, steps=150) for d in range(2) for c in range(2)]
         for rank in ranks:
             rank.finish(120)
-        slab = sum(os.stat(f"/proc/{world.daemon.pid}/fd/{fd}").st_size
-                   for fd in os.listdir(f"/proc/{world.daemon.pid}/fd")
-                   if "memfd:" in os.readlink(f"/proc/{world.daemon.pid}/fd/{fd}"))
+        slab = slab_bytes(world.daemon.pid)
         anonymous, shared = memory_kb(world.daemon.pid)
         print(f"      slab {slab >> 20} MB, resident {anonymous >> 10} MB + {shared >> 10} MB of it",
               flush=True)

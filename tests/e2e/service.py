@@ -18,7 +18,7 @@ import subprocess
 import time
 
 from faults import Raw, closed, small_world
-from world import BIN, ROOT, Skip, in_order, least, main
+from world import BIN, ROOT, Skip, in_order, least, main, of_threads
 
 try:
     import seccomp
@@ -381,9 +381,8 @@ def test_under_the_units_filter_of_calls_it_does_all_that_it_does_without():
             in_order(rank.finish(), 2)
         with open(f"/proc/{world.daemon.pid}/numa_maps") as f:
             assert any("memfd:ballast-slab" in line and " bind:0 " in line for line in f)
-        tasks = os.listdir(f"/proc/{world.daemon.pid}/task")
-        batch = [task for task in tasks if os.sched_getscheduler(int(task)) == os.SCHED_BATCH]
-        assert len(batch) >= 2, f"{len(batch)} of {len(tasks)} threads are in the background"
+        policies = of_threads(world.daemon.pid, os.sched_getscheduler)
+        assert policies.count(os.SCHED_BATCH) >= 2, policies
         world.stop()
 
 

@@ -301,6 +301,22 @@ class World:
             time.sleep(0.02)
 
 
+def slab_bytes(pid):
+    """Of the slab that the daemon has mapped."""
+    with open(f"/proc/{pid}/maps") as f:
+        mapped = [line.split()[0].split("-") for line in f if "memfd:ballast-slab" in line]
+    return sum(int(end, 16) - int(begin, 16) for begin, end in mapped)
+
+
+def of_threads(pid, look):
+    """What `look` says of each thread's number; those that end meanwhile are left out, the kernel's helpers among them."""
+    seen = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            seen.append(look(int(thread)))
+    return seen
+
+
 def least(measure, bound, tries=5):
     """The first figure that is not above `bound`, or the least of so many: what others do on the machine makes some of
     them larger, a fault all of them."""
