@@ -52,8 +52,8 @@ static void job_options(struct job *job, enum level_preset preset, uint32_t smal
     options.policy = POLICY_WLB_LEVEL;
     options.window = window;
     options.tokens_max = window / 4 * 5;
-    options.documents_max = 1u << 19;
-    options.waiting_max = 1u << 20;
+    options.documents_max = DOCUMENTS;
+    options.waiting_max = DOCUMENTS;
     options.level_preset = preset;
     options.model.cost_linear = 24576;
     options.micro_batches = LARGE;
